@@ -240,7 +240,6 @@ ELSEWHERE = {
     "rollout.url": "setup/test_servers.py::"
     "test_a_run_says_how_to_start_its_server_waits_for_it_and_trains",
     "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",
-    "rollout.push": "setup/test_servers.py::test_a_run_that_pushes_adapters_learns_as_merged_does",
     "rollout.folder": "rollout/test_weights.py::test_a_release_appears_whole_and_old_ones_go",
     "rollout.listen": "rollout/test_weights.py::"
     "test_a_pull_needs_the_token_and_the_announced_manifest",

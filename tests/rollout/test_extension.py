@@ -23,7 +23,7 @@ def test_the_extension_shares_no_name_with_a_worker():
     done = subprocess.run(
         [sys.executable, "-c", NAMES], cwd=folder, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["ogrpo_describe", "ogrpo_stage_adapter"]
+    assert done.stdout.split() == ["ogrpo_describe"]
 
 
 OWNER = """

@@ -117,7 +117,7 @@ def fleet(policies, tmp_path_factory):
     with ExitStack() as stack:
         made = []
         for name, options in (
-            ("native", ["--lora-rank", "8", "--", "--block-size", "32"]),
+            ("native", ["--", "--block-size", "32"]),
             ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"]),
         ):
             server = RealServer(policies[True], logs / f"{name}.log", *options)

@@ -122,18 +122,17 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
         draw_from_all(engine)
 
 
-def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_adapters(native):
-    """It is given the weights beneath them again, too."""
-    params = world.adapted(CONFIG, 1)
+def test_the_only_server_restarts_and_the_batch_is_finished_with_the_pushed_weights(native):
+    params = world.make_params(CONFIG, 1)
 
     def restart():
         native.kill()
         native.launch()
 
     with contract.connect(
-        [native.url], CONFIG, push="adapters", per_server=8, timeout=60.0, patience=200.0
+        [native.url], CONFIG, per_server=8, timeout=60.0, patience=200.0
     ) as engine:
-        engine.publish(world.adapted(CONFIG, 2), 0)
+        engine.publish(world.make_params(CONFIG, 2), 0)
         engine.publish(params, 1)
         generate_while(engine, restart, params=params)
         assert engine.counts["failed_requests"] > 0

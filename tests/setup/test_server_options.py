@@ -175,13 +175,6 @@ def from_sizes(config):
     ("words", "message"),
     [
         (["--rollout.in-flight=abort"], "in-flight is abort, .* give --rollout.url and --rollout"),
-        (
-            [
-                *("--rollout.in-flight=keep", "--rollout.url=http://h", "--rollout.workers=2"),
-                *("--rollout.push=adapters", "--lora.rank=2"),
-            ],
-            "in-flight is keep, .* a push of adapters leaves what is in flight as it is",
-        ),
         (["--rollout.timeout=3"], "timeout is 3.0, which changes nothing here: give --rollout.url"),
         (
             ["--rollout.url=http://127.0.0.1", "--rollout.transport=url", "--rollout.listen=::"],

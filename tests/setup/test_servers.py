@@ -1,31 +1,16 @@
 """`--rollout.url` as a user types it, against the protocol from the embedded sampler."""
 
-import dataclasses
 import json
 import re
 import shlex
 import subprocess
 import sys
-import threading
-from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
-from rich.console import Console
 
 from benchmarks.chaos.processes import free_port
 from ogrpo.cli.main import main
-from ogrpo.loop import start, train
-from ogrpo.rollout.endpoint import Endpoint, Service
-from ogrpo.serving.bridge import embedded_model
-from ogrpo.setup.build import make_parts
-from ogrpo.setup.model import make_model, save_model
-from ogrpo.setup.prepare import prepare
-from ogrpo.setup.servers import make_server_engine, serve_command
-from tests.loop.walk import base_of, counts
 from tests.processes import serving
 
 pytestmark = pytest.mark.slow
@@ -93,50 +78,3 @@ def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_it(
         assert SERVE.search(errors)
         assert "Traceback" not in errors
         assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}
-
-
-@contextmanager
-def served_alone(folder, config, tokenizer):
-    """A server in this process, and the engine of a run over it."""
-    model, params = embedded_model(
-        str(folder),
-        dtype="float32",
-        eos_id=tokenizer.eos_id,
-        decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
-        batch_size=4,
-    )
-    with closing(Endpoint(Service(model, params, lora_rank=2))) as endpoint:
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        yield dataclasses.replace(config.rollout, url=(endpoint.url,))
-
-
-def test_a_run_that_pushes_adapters_learns_as_merged_does(tmp_path):
-    url = {"rollout.url": ("http://127.0.0.1:1",), "rollout.transport": "url"}
-    more = {"lora.rank": 2, "rollout.max_tokens": 16, "evaluation.engine": "embedded"}
-    records = {}
-    with closing(prepare(base_of({**url, **more}))) as prepared:
-        config, tokenizer = prepared.config, prepared.tokenizer
-        decoder, params = make_model(prepared, Console(quiet=True))
-        save_model(tmp_path, decoder, params, tokenizer)
-        parts = make_parts(config, prepared, decoder)
-        for push in ("merged", "adapters"):
-            with served_alone(tmp_path, config, tokenizer) as rollout:
-                own = dataclasses.replace(rollout, push=push)
-                asked = dataclasses.replace(config, rollout=own)
-                command = serve_command(asked, *own.url, tmp_path)
-                assert ("--lora-rank 2" in command) == (push == "adapters")
-                with make_server_engine(asked, decoder, tokenizer) as engine:
-                    collection = dataclasses.replace(parts.collection, engine=engine)
-                    over = dataclasses.replace(parts, collection=collection)
-                    state = start(over.learner.init(jax.tree.map(jnp.copy, params)), over)
-                    records[push] = [record for _, record in train(state, over)]
-    for one, other in zip(*records.values(), strict=True):
-        same = {name: one[name] for name in one if counts(name, one[name])}
-        same = {n: v for n, v in same.items() if not n.startswith(("sync/", "server"))}
-        assert "reward" in same or one["step"] == 0
-        assert {n: other[n] for n in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
-    ends = {push: seen[-1] for push, seen in records.items()}
-    whole, alone = ends["merged"]["sync/bytes"], ends["adapters"]["sync/bytes"]
-    assert alone < 0.1 * whole
-    assert ends["merged"]["sync/bytes_total"] == 2 * whole
-    assert ends["adapters"]["sync/bytes_total"] == whole + 2 * alone

@@ -21,16 +21,10 @@ ACTS: Table = (
     ),
     (
         "rollout.in-flight",
-        lambda c: c.rollout.push == "merged",
-        "a push of adapters leaves what is in flight as it is, push merged",
-    ),
-    (
-        "rollout.in-flight",
         lambda c: c.schedule.sync_offset > 0,
         "with schedule.sync-offset 0 nothing is in flight when weights are pushed: give"
         " --schedule.sync-offset 1 or more",
     ),
-    ("rollout.push", lambda c: c.rollout.url, "give --rollout.url"),
     (
         "evaluation.batch",
         lambda c: not c.rollout.url or c.evaluation.engine == "embedded",
@@ -41,7 +35,6 @@ ACTS: Table = (
         lambda c: c.rollout.truncation,
         "all tokens may be drawn: give --rollout.top-k, --rollout.top-p or --rollout.min-p",
     ),
-    ("rollout.push", lambda c: c.lora.rank is not None, "give --lora.rank, or push merged"),
     (
         "schedule.reset-optimizer",
         lambda c: c.schedule.stages > 1,

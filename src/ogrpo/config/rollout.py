@@ -94,9 +94,6 @@ class Rollout(Servers):
     in_flight: Literal["wait", "abort", "keep"] = "wait"
     """What a push of weights does to requests in flight: let them finish first, cut them off and
     draw them again, or let them go on with the new weights (vLLM 0.32 and later)."""
-    push: Literal["merged", "adapters"] = "merged"
-    """With --lora.rank: what a push moves, the whole weights with the adapters merged, or, to
-    servers of `ogrpo-serve --lora-rank`, the adapters alone, which no request waits for."""
 
     @property
     def truncation(self) -> dict[str, Any]:

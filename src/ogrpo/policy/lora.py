@@ -130,11 +130,6 @@ def merge(params: Params, *, keep_fn: Callable[[jax.Array], Any] = lambda x: x) 
     return {**params, "layers": _each_projection(layers, merged)}
 
 
-def beneath(params: Params) -> Params:
-    """Puts W in place of each adapted W: the decoder that the adapters stand beside."""
-    return {**params, "layers": _each_projection(params["layers"], _without_adapter)}
-
-
 def _without_adapter(projection: Params) -> Params:
     return {name: leaf for name, leaf in projection.items() if name != "lora"}
 
@@ -199,22 +194,3 @@ def adapter_tensors(params: Params) -> dict[str, np.ndarray]:
                     place = f"{_PREFIX}.{layer}.{part}.{name}.{theirs}.weight"
                     tensors[place] = np.ascontiguousarray(matrix)
     return tensors
-
-
-def join_adapters(params: Params, tensors: Mapping[str, np.ndarray], scale: float) -> Params:
-    """Returns parameters with the adapters of `adapter_tensors` beside their matrices."""
-    layers = dict(params["layers"])
-    for part in ("self_attn", "mlp"):
-        layers[part] = dict(layers[part])
-        for name, projection in layers[part].items():
-            count = len(projection["weight"])
-            places = [f"{_PREFIX}.{layer}.{part}.{name}" for layer in range(count)]
-            if f"{places[0]}.lora_A.weight" not in tensors:
-                continue
-            a, b = (
-                jnp.stack([jnp.asarray(tensors[f"{place}.{half}.weight"]) for place in places])
-                for half in ("lora_A", "lora_B")
-            )
-            lora = {"a": a, "b": b, "scale": jnp.full(count, scale, jnp.float32)}
-            layers[part][name] = {**projection, "lora": lora}
-    return {**params, "layers": layers}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
@@ -20,11 +19,10 @@ import numpy as np
 
 from ogrpo.protocol import Completion, Engine, Group, IntArray, Sampling
 from ogrpo.rollout.address import url_of
-from ogrpo.rollout.extension import ogrpo_adapters
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.rollout.weights import Tensors, read
-from ogrpo.system.files import parse_json, read_json
+from ogrpo.system.files import parse_json
 from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -32,8 +30,6 @@ Json = dict[str, Any]
 UNPUSHED = -1
 SOURCE = {"path", "url", "token"}
 """Where a push may say that a release is."""
-STAGED = {"name", "manifest_sha256"}
-"""The other arguments of a push of adapters."""
 VERSION = "0.0.0+ogrpo-embedded"
 FAILED = "Internal Server Error"
 """All that vLLM says of what a worker raised."""
@@ -104,7 +100,6 @@ class ServedModel:
     Attributes:
         engine: samples from what was published last; ends completions at `eos_id`.
         params_fn: tensors by their Hugging Face names -> parameters to publish.
-        adapt_fn: `(params, A and B by PEFT's names, scale)` -> parameters with these adapters.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
         decode_fn: token ids -> text, special tokens shown.
         shapes: name -> shape of the tensors that a push must bring.
@@ -116,7 +111,6 @@ class ServedModel:
 
     engine: Engine
     params_fn: Callable[[Tensors], Any]
-    adapt_fn: Callable[[Any, Tensors, float], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     decode_fn: Callable[[Sequence[int]], str]
     shapes: Mapping[str, list[int]]
@@ -126,58 +120,9 @@ class ServedModel:
     max_model_len: int
 
 
-class ServedAdapters:
-    """Adapters by the model name that requests give, loaded by vLLM's routes.
-
-    Args:
-        adapt_fn: `(params, A and B by PEFT's names, scale)` -> parameters with these adapters.
-        base: the name of the model beneath them.
-    """
-
-    def __init__(self, adapt_fn: Callable[[Any, Tensors, float], Any], base: str) -> None:
-        self._adapt_fn, self._base = adapt_fn, base
-        self.loaded: dict[str, tuple[Tensors, float]] = {}
-        self._adapted: dict[str, tuple[Any, Any]] = {}
-
-    def params(self, name: str, base: Any) -> Any:
-        """Returns the parameters of a name, over those of the model beneath it."""
-        if name not in self._adapted or self._adapted[name][0] is not base:
-            self._adapted[name] = base, self._adapt_fn(base, *self.loaded[name])
-        return self._adapted[name][1]
-
-    def load(self, body: Json) -> Json:
-        """Answers `/v1/load_lora_adapter`."""
-        name, folder = text_of(body, "lora_name"), Path(text_of(body, "lora_path"))
-        if name == self._base:
-            raise BadRequest(f"The lora adapter '{name:.80}' conflicts with a served base model.")
-        if name in self.loaded:
-            raise BadRequest(f"The lora adapter '{name:.80}' has already been loaded.")
-        try:
-            config = read_json(folder / ogrpo_adapters.CONFIG)
-            tensors = read(folder / ogrpo_adapters.TENSORS)
-            self.loaded[name] = tensors, config["lora_alpha"] / config["r"]
-        except OSError as error:
-            raise BadRequest(f"No adapter found for {folder}", 404) from error
-        except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-            raise BadRequest(f"{folder} has no adapters that can be read: {error}", 500) from error
-        return {"message": f"LoRA adapter '{name}' added"}
-
-    def unload(self, body: Json) -> Json:
-        """Answers `/v1/unload_lora_adapter`."""
-        name = text_of(body, "lora_name")
-        if name not in self.loaded:
-            raise BadRequest(f"The lora adapter '{name:.80}' cannot be found.", 404)
-        del self.loaded[name]
-        self._adapted.pop(name, None)
-        return {"message": f"LoRA adapter '{name}' removed"}
-
-
 @dataclass
 class Service:
-    """The state behind the protocol: the weights, and whether it is paused.
-
-    `lora_rank` is the largest rank of adapters that may be pushed by themselves; 0: none may.
-    """
+    """The state behind the protocol: the weights, and whether it is paused."""
 
     model: ServedModel
     params: Any
@@ -186,31 +131,17 @@ class Service:
     paused: bool = False
     updating: bool = False
     generated: int = 0
-    lora_rank: int = 0
     _gate: threading.Condition = field(default_factory=threading.Condition)
     _running: int = 0
     _sampler: Any = field(default_factory=threading.Lock)
     _drawn: int = 0
 
     def __post_init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Serves the first weights, without adapters."""
         self.model.engine.publish(self.params, UNPUSHED)
-        self._sampled = self.params
-        self.adapters = ServedAdapters(self.model.adapt_fn, self.name)
-        self._staged = ogrpo_adapters.Adapters(
-            self.place,
-            shapes_fn=lambda: self.model.shapes,
-            dtype=self.model.dtype,
-            most_rank=self.lora_rank,
-        )
 
     def cards(self) -> list[Json]:
-        """Returns the model's card, and those of the adapters beside it."""
-        base = {"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}
-        return [base, *({"id": name, "object": "model"} for name in self.adapters.loaded)]
+        """Returns the model's card."""
+        return [{"id": self.name, "object": "model", "max_model_len": self.model.max_model_len}]
 
     def describe(self) -> Json:
         """Answers as the vLLM worker extension's `ogrpo_describe` does."""
@@ -222,7 +153,6 @@ class Service:
             "vocab_size": self.model.vocab_size,
             "quantization": None,
             "chunked_prefill": False,
-            "lora_rank": self.lora_rank,
         }
 
     def metrics(self) -> str:
@@ -270,18 +200,16 @@ class Service:
 
     def _install(self, release: releases.Checked) -> None:
         with self._sampler:
-            self.params = self._sampled = self.model.params_fn(read(release.file))
+            self.params = self.model.params_fn(read(release.file))
             self.model.engine.publish(self.params, release.version)
 
     def call(self, method: Any, arguments: Json) -> list[Json]:
-        """Answers `/collective_rpc` for the methods that the trainer calls."""
-        if method == "ogrpo_describe" and not arguments:
-            return [self.describe()]
-        if method == "ogrpo_stage_adapter" and STAGED <= arguments.keys() <= STAGED | SOURCE:
-            return [self._staged.stage(**arguments)]
-        if method in ("ogrpo_describe", "ogrpo_stage_adapter"):
+        """Answers `/collective_rpc` for the method that the trainer calls."""
+        if method != "ogrpo_describe":
+            raise BadRequest(f"this server has no method {method!r:.60}", 500)
+        if arguments:
             raise BadRequest(f"{method} does not take {', '.join(arguments)!r:.80}")
-        raise BadRequest(f"this server has no method {method!r:.60}", 500)
+        return [self.describe()]
 
     def pause(self, *, drain: bool) -> None:
         """Lets no new request in; with `drain`, returns when none is left."""
@@ -317,7 +245,7 @@ class Service:
         prompts = prompts_of(body.get("prompt"))
         with self._let_in():
             if body.get("prompt_logprobs") is not None:
-                choices = self._scores(prompts, self._weights(body["model"]))
+                choices = self._scores(prompts)
             else:
                 drawn = [
                     (c, group) for group in self._sample(prompts, body) for c in group.completions
@@ -342,7 +270,7 @@ class Service:
         with self._let_in():
             prompt = token_ids(body.get("token_ids"), "token_ids")
             options = section(body, "sampling_params")
-            (group,) = self._sample([prompt], {**options, "model": body["model"]})
+            (group,) = self._sample([prompt], options)
         choices = []
         for n, c in enumerate(group.completions):
             label = "default" if c.policy_version == UNPUSHED else str(c.policy_version)
@@ -357,21 +285,14 @@ class Service:
 
     def _check_model(self, body: Json) -> None:
         name = body.get("model")
-        if not isinstance(name, str) or (name != self.name and name not in self.adapters.loaded):
+        if name != self.name:
             raise BadRequest(f"The model `{name!s:.80}` does not exist.", 404)
-
-    def _weights(self, name: str) -> Any:
-        return self.params if name == self.name else self.adapters.params(name, self.params)
 
     def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
         sampling = self._sampling(prompts, options)
         with self._sampler:
             self._drawn += 1
             seed = whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
-            weights = self._weights(options["model"])
-            if weights is not self._sampled:
-                self.model.engine.publish(weights, self.place.where()["version"])
-                self._sampled = weights
             try:
                 groups = self.model.engine.generate(prompts, sampling, seed)
             except ValueError as error:  # it will be refused again
@@ -413,10 +334,10 @@ class Service:
             if len(prompt) > most:
                 raise BadRequest(f"a prompt has {len(prompt)} tokens: this model takes {most}")
 
-    def _scores(self, sequences: list[IntArray], params: Any) -> list[Json]:
+    def _scores(self, sequences: list[IntArray]) -> list[Json]:
         self._check_ids(sequences)
         with self._sampler:
-            scores = self.model.score_fn(params, sequences)
+            scores = self.model.score_fn(self.params, sequences)
         choices = []
         for n, (ids, values) in enumerate(zip(sequences, scores, strict=True)):
             pairs = zip(ids[1:].tolist(), values.tolist(), strict=True)
@@ -511,11 +432,6 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
             ("POST", "/collective_rpc"): lambda body, _: {
                 "results": service.call(body.get("method"), section(body, "kwargs"))
             },
-        }
-    if service.lora_rank:
-        routes |= {
-            ("POST", "/v1/load_lora_adapter"): lambda body, _: service.adapters.load(body),
-            ("POST", "/v1/unload_lora_adapter"): lambda body, _: service.adapters.unload(body),
         }
     return routes
 

@@ -2,7 +2,6 @@
 
     v000017/manifest.json       names, dtypes, shapes, sha256
             model.safetensors   every tensor
-    a000017/...                 the same of adapters: A and B, with their scale in the manifest
 
 A release is written beside its final name, flushed, and renamed; old ones are deleted when newer
 ones stand. The layout of a file is a function of names, dtypes and shapes alone, so that two
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -42,28 +41,7 @@ DTYPES: Mapping[str, Any] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _CHUNK = 1 << 22
-_RELEASE_FILE = re.compile(rf"/([av]\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
-
-
-class AdapterTensors(NamedTuple):
-    """Low-rank adapters as PEFT names them, with what the manifest of their release says.
-
-    Attributes:
-        tensors: A `[rank, in]` and B `[out, rank]` of each projection of each layer.
-        rank: r.
-        alpha: a projection is W + alpha / rank B A.
-        targets: the projections' names.
-    """
-
-    tensors: Tensors
-    rank: int
-    alpha: float
-    targets: tuple[str, ...]
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Returns what the manifest says."""
-        return {"rank": self.rank, "alpha": self.alpha, "targets": [*self.targets]}
+_RELEASE_FILE = re.compile(rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
 
 
 def describe(tensors: Tensors) -> dict[str, dict[str, Any]]:
@@ -160,28 +138,25 @@ class Store:
     Args:
         folder: created if need be; a server that loads from it must see the same path.
         keep: releases that stay on the disk; at least 2, as a server may still be reading the last.
-        letter: what releases' names begin with; stores of one folder have letters of their own.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2, letter: str = "v") -> None:
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
         if keep < 2:
             raise ValueError(f"keep is {keep}; give at least 2: a server may be reading the last")
         self.folder = folder.resolve()
-        self._keep, self._letter = keep, letter
+        self._keep = keep
         self._written: list[Path] = []
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def write(
-        self, tensors: Tensors, version: int, *, about: Mapping[str, Any] | None = None
-    ) -> Release:
-        """Makes a release, whose manifest says what `about` says, too.
+    def write(self, tensors: Tensors, version: int) -> Release:
+        """Makes a release.
 
         Raises:
             ValueError: an element is not finite, or a dtype cannot be written.
         """
         start = time.perf_counter()
         check_finite(tensors)
-        scratch = self.folder / f".{self._letter}{version:06d}.{os.getpid()}"
+        scratch = self.folder / f".v{version:06d}.{os.getpid()}"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         sha256, size = write(scratch / MODEL, tensors)
@@ -191,14 +166,13 @@ class Store:
             "sha256": sha256,
             "bytes": size,
             "tensors": describe(tensors),
-            **(about or {}),
         }
         raw = json.dumps(manifest, indent=1).encode()
         with (scratch / MANIFEST).open("wb") as out:
             out.write(raw)
             out.flush()
             os.fsync(out.fileno())
-        folder = self.folder / f"{self._letter}{version:06d}"
+        folder = self.folder / f"v{version:06d}"
         stale = self.folder / f".stale.{os.getpid()}"
         if folder.exists():  # as after a resume: the old one must not be half replaced
             folder.rename(stale)
@@ -221,7 +195,7 @@ class Store:
 
     def _retain(self, newest: Path) -> None:
         """Deletes all but the releases written last, in the order of writing: clocks jump."""
-        folders = {path for path in self.folder.glob(f"{self._letter}[0-9]*") if path.is_dir()}
+        folders = {path for path in self.folder.glob("v[0-9]*") if path.is_dir()}
         self._written = [path for path in self._written if path in folders - {newest}] + [newest]
         others = sorted(folders.difference(self._written))  # of a process before this one
         for folder in [*others, *self._written][: -self._keep]:

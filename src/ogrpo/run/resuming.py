@@ -42,7 +42,7 @@ APPLIED = (
     *("evaluation.batch", "evaluation.max_tokens", "evaluation.gradient_variance"),
     *("evaluation.token_samples", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
-    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight", "rollout.push"),
+    *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight"),
     *("rollout.mismatch_limit",),
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
     *("model.remat", "model.path", "data.path", "logs.path"),

@@ -11,14 +11,13 @@ import numpy as np
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.policy.decoder import unstack
 from ogrpo.policy.log_probs import flat_log_probs
-from ogrpo.policy.lora import adapter_tensors, beneath, join_adapters, merge
+from ogrpo.policy.lora import merge
 from ogrpo.policy.params import int8_weights
 from ogrpo.policy.pretrained import from_tensors, tensor_slots, to_tensors
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
-from ogrpo.rollout.weights import AdapterTensors
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
 # parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
@@ -47,15 +46,13 @@ def connect_policy(
         texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
     """
-    alone = options is not None and options.push == "adapters"
     return connect(
         urls,
         expected=Expected(
             vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
         ),
-        tensors_fn=lambda params: named_tensors(config, beneath(params) if alone else params),
+        tensors_fn=partial(named_tensors, config),
         score_fn=make_score_fn(config),
-        adapters_fn=named_adapters if alone else None,
         options=options,
     )
 
@@ -66,26 +63,6 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
     Adapters are merged into the matrices beside them, one at a time.
     """
     return to_tensors(config, merge(params, keep_fn=np.asarray))
-
-
-def named_adapters(params: Params) -> AdapterTensors:
-    """Returns the adapters of a policy as host arrays by PEFT's names.
-
-    Raises:
-        ValueError: the policy has none.
-    """
-    tensors, layers = adapter_tensors(params), params["layers"]
-    beside = {
-        name: part["lora"]
-        for part in ("self_attn", "mlp")
-        for name, part in layers[part].items()
-        if "lora" in part
-    }
-    if not beside:
-        raise ValueError("the policy has no adapters that could be pushed alone: push='merged'")
-    first = next(iter(beside.values()))
-    rank = first["a"].shape[1]
-    return AdapterTensors(tensors, rank, float(first["scale"][0]) * rank, tuple(sorted(beside)))
 
 
 def make_score_fn(config: DecoderConfig) -> ScoreFn:
@@ -194,7 +171,6 @@ def embedded_model(
     model = ServedModel(
         engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
         params_fn=lambda tensors: from_tensors(config, dtype, tensors.__getitem__),
-        adapt_fn=join_adapters,
         score_fn=make_score_fn(config),
         decode_fn=decode_fn,
         shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},

@@ -60,7 +60,7 @@ def serve_embedded(options: argparse.Namespace) -> int:
             f"{options.model}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, and the"
             f" model's vocab_size is {model.vocab_size}: give the tokenizer it was trained with"
         )
-    service = Service(model, params, options.name, lora_rank=options.lora_rank)
+    service = Service(model, params, options.name)
     endpoint = Endpoint(service, host=options.host, port=options.port)
     # Also where SIGINT is ignored, as it is in the background of a script.
     for number in (signal.SIGINT, signal.SIGTERM):

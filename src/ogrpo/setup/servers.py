@@ -73,7 +73,6 @@ def make_server_engine(
     options = Options(
         folder=rollout.folder,
         transport=rollout.transport,
-        push=rollout.push,
         listen=rollout.listen,
         advertise=rollout.advertise,
         in_flight=rollout.in_flight,
@@ -111,8 +110,7 @@ def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [] if at.scheme == "https" else [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
-    ranks = ["--lora-rank", str(config.lora.rank)] if config.rollout.push == "adapters" else []
-    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes, *ranks])
+    return shlex.join(["ogrpo-serve", str(folder), "--device", "cpu", *place, *sizes])
 
 
 def wait(config: TrainConfig, folder: Path, deadline: float, console: Console) -> None:

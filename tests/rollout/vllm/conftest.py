@@ -46,12 +46,10 @@ class Farm:
     def __init__(self, folders, stack):
         self._folders, self._stack = folders, stack
 
-    def start(
-        self, *, tied=True, port=0, raw_log_probs=False, lora_rank=0, kind=None, **options
-    ) -> Endpoint:
+    def start(self, *, tied=True, port=0, raw_log_probs=False, kind=None, **options) -> Endpoint:
         model, params = self._model(tied)
         kind = kind or (RawService if raw_log_probs else Service)
-        endpoint = Endpoint(kind(model, params, lora_rank=lora_rank), port=port, **options)
+        endpoint = Endpoint(kind(model, params), port=port, **options)
         thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
         thread.start()
         self._stack.callback(thread.join)

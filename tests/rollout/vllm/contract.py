@@ -70,9 +70,9 @@ def check_greedy(engine, config, params):
     assert first == best
 
 
-def check_pushes(engine, config, prompts=world.PROMPTS, policies=None):
+def check_pushes(engine, config, prompts=world.PROMPTS):
     """A -> B -> C -> A, each proven, and each with its own log-probs and version."""
-    policies = policies or {n: world.make_params(config, n) for n in range(3)}
+    policies = {n: world.make_params(config, n) for n in range(3)}
     for version, which in enumerate((0, 1, 2, 0), start=1):
         engine.publish(policies[which], version)
         assert engine.version == version
@@ -136,17 +136,9 @@ GARBAGE = {
 }
 
 
-ADAPTER_GARBAGE = {
-    kind: message.replace("model.layers", "base_model.model.model.layers").replace(
-        "up_proj.weight", "up_proj.lora_A.weight"
-    )
-    for kind, message in GARBAGE.items()
-}
-
-
-def check_garbage(engine, config, kind, monkeypatch, *, make=world.make_params, messages=GARBAGE):
+def check_garbage(engine, config, kind, monkeypatch):
     """A release that is wrong is refused by the server itself, and the live model stays."""
-    params, other = make(config, 1), make(config, 77)
+    params, other = world.make_params(config, 1), world.make_params(config, 77)
     engine.publish(params, 1)
     write = files.write
 
@@ -161,7 +153,7 @@ def check_garbage(engine, config, kind, monkeypatch, *, make=world.make_params, 
     with monkeypatch.context() as patch:
         # The trainer's own checks are passed by: it is the server that must refuse.
         patch.setattr(files, "write", sabotaged)
-        with pytest.raises(PublishRefused, match=re.escape(messages[kind])):
+        with pytest.raises(PublishRefused, match=re.escape(GARBAGE[kind])):
             engine.publish(other, 2)
     assert engine.version == 1
     groups = engine.generate(world.PROMPTS, SAMPLING, 5)
@@ -203,34 +195,3 @@ def check_prefix_cache(engine, config, policies):
             groups = engine.generate(prompts, Sampling(1.0, 8, 4), 1)
             assert world.worst_gap(config, params, groups) < EXACT
     assert engine.metrics()["server/prefix_cache_hits"] > 0
-
-
-def check_adapter_pushes(engine, config, *, pulled):
-    """Each version exact and proven; after the first push, adapters alone move."""
-    policies = {n: world.adapted(config, n) for n in range(3)}
-    engine.publish(policies[2], 0)
-    first = engine.metrics()
-    check_pushes(engine, config, policies=policies)
-    later = engine.metrics()
-    assert later["sync/paused_seconds"] < first["sync/paused_seconds"]
-    whole = sum(x.nbytes for x in world.base_tensors(config).values())
-    alone = later["sync/bytes"]
-    assert alone < 0.3 * whole
-    assert later["sync/bytes_sent"] == alone * pulled
-    assert (first["sync/bytes_sent"] > whole) == pulled
-    assert later["sync/bytes_total"] - first["sync/bytes_total"] == 4 * alone * pulled
-
-
-def check_adapter_garbage(engine, config, kind, monkeypatch):
-    adapters = {"make": world.adapted, "messages": ADAPTER_GARBAGE}
-    check_garbage(engine, config, kind, monkeypatch, **adapters)
-
-
-def check_adapter_rank(engine, config):
-    params = world.adapted(config, 1, rank=3)
-    engine.publish(params, 1)
-    with pytest.raises(PublishRefused, match=r"rank 9, .* at most: start it with a larger --lora"):
-        engine.publish(world.adapted(config, 2, rank=9), 2)
-    assert engine.version == 1
-    groups = engine.generate(world.PROMPTS, SAMPLING, 5)
-    assert world.worst_gap(config, params, groups) < EXACT

@@ -1,8 +1,7 @@
 """vLLM's protocol as coroutines in virtual time, and all that can go wrong with a server of it.
 
 Weights are a number. Every log-prob says which: `log_prob_of(weights)`; so whoever uses a sample of
-other weights than its version's can be found out. Adapters are one, too, and make weights of their
-own of those that they were trained beside, and nonsense of others.
+other weights than its version's can be found out.
 """
 
 import asyncio
@@ -13,13 +12,10 @@ import httpx
 import numpy as np
 
 from ogrpo.protocol import Sampling, check_request
-from ogrpo.rollout.extension.ogrpo_adapters import KEPT
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 
 FIRST = 999
 """The weights that a process starts with."""
-BENEATH, NONSENSE = 700, 800
-"""The weights that adapters are trained beside, and what they make of others."""
 EOS = 0
 
 
@@ -41,15 +37,10 @@ class Fails(Exception):
     """What vLLM answers with 500."""
 
 
-class Says(Exception):
-    """What vLLM refuses, with a status and a message."""
-
-
 class Staged(httpx.AsyncBaseTransport):
     """One server.
 
     Attributes:
-        missed: vLLM looked for adapters whose copy was gone, which ends it.
         faults: what happens to the next request of a path, by the path's last part: `refuse` (503),
             `drop` (not delivered), `lose` (delivered, no answer), `hang` (delivered, no answer and no
             end), `odd` (an answer that vLLM does not give), `ignore` (200, and
@@ -59,7 +50,6 @@ class Staged(httpx.AsyncBaseTransport):
     def __init__(self):
         self.faults = {}
         self.alive, self.starts, self.loads = True, 0, 0
-        self.missed = False
         self._thawed = asyncio.Event()
         self._thawed.set()
         self._begin()
@@ -69,7 +59,6 @@ class Staged(httpx.AsyncBaseTransport):
         self.weights, self.label, self.note = FIRST, "default", ("", -1)
         self.paused, self._running = False, 0
         self._open, self._update, self._staged = False, None, None
-        self.adapters, self.copies = {}, {}
         self._dead = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -132,8 +121,6 @@ class Staged(httpx.AsyncBaseTransport):
             found = await self._do(path, body, request.url.params)
         except Fails:
             return httpx.Response(500, json={"error": {"message": "the engine failed"}})
-        except Says as said:
-            return httpx.Response(said.args[0], json={"error": {"message": said.args[1]}})
         if fault == "hang":
             await asyncio.Event().wait()
         await asyncio.sleep(8.0 if fault == "late" else 0.0)
@@ -148,8 +135,7 @@ class Staged(httpx.AsyncBaseTransport):
         return {"version": "0.32"}
 
     async def models(self, *_):
-        cards = [{"id": "policy", "max_model_len": 64}, *({"id": name} for name in self.adapters)]
-        return {"data": cards}
+        return {"data": [{"id": "policy", "max_model_len": 64}]}
 
     async def is_paused(self, *_):
         return {"is_paused": self.paused}
@@ -171,9 +157,7 @@ class Staged(httpx.AsyncBaseTransport):
     async def get_world_size(self, *_):
         return {"world_size": 1}
 
-    async def collective_rpc(self, body, _):
-        if body["method"] == "ogrpo_stage_adapter":
-            return {"results": [await self._stage(**body["kwargs"])]}
+    async def collective_rpc(self, *_):
         sha256, version = self.note
         described = {
             "instance": str(self.starts),
@@ -186,44 +170,8 @@ class Staged(httpx.AsyncBaseTransport):
             "protocol": PROTOCOL,
             "transfer": "ogrpo",
             "update": self._update,
-            "lora_rank": 8,
         }
         return {"results": [described]}
-
-    async def _stage(self, name, manifest_sha256, **_):
-        await asyncio.sleep(0.1)
-        code = self.faults.pop("stage", None)
-        if code is not None:
-            return {"ok": False, "code": code, "error": code}
-        self.copies.pop(name, None)
-        self.copies[name] = int(manifest_sha256.removeprefix("sha"))
-        for old in [*self.copies][:-KEPT]:
-            del self.copies[old]
-        return {"ok": True, "path": name, "bytes": 0}
-
-    async def load_lora_adapter(self, body, _):
-        if body["lora_name"] in self.adapters:
-            raise Says(400, "The lora adapter has already been loaded.")
-        self.adapters[body["lora_name"]] = self._copy(body["lora_path"])
-        return {}
-
-    async def unload_lora_adapter(self, body, _):
-        if self.adapters.pop(body["lora_name"], None) is None:
-            raise Says(404, "The lora adapter cannot be found.")
-        return {}
-
-    def _served(self, name):
-        """What a model's name stands for; vLLM may have to read adapters again at any time."""
-        if name == "policy":
-            return self.weights
-        return self._copy(name) if self.weights == BENEATH else NONSENSE
-
-    def _copy(self, name):
-        if name not in self.copies:
-            self.missed = True
-            self.kill()
-            raise Fails
-        return self.copies[name]
 
     async def start_weight_update(self, *_):
         if self._open:
@@ -272,11 +220,8 @@ class Staged(httpx.AsyncBaseTransport):
                 self._tell()
 
     async def _drawn(self, path, body):
-        model = body["model"]
-        if model != "policy" and model not in self.adapters:
-            raise Says(404, f"The model `{model}` does not exist.")
         if body.get("prompt_logprobs") is not None:
-            scores = [self._scored(ids, model) for ids in body["prompt"]]
+            scores = [self._scored(ids) for ids in body["prompt"]]
             return {"choices": [{"index": n, "prompt_logprobs": x} for n, x in enumerate(scores)]}
         echo = {"prompt_token_ids": body.get("prompt", [body.get("token_ids")])[0]}
         check_request([np.array(ids, np.int32) for ids in echo.values()], sampling_of(body))
@@ -286,7 +231,7 @@ class Staged(httpx.AsyncBaseTransport):
             return {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
         wanted = body["sampling_params"]
         await asyncio.sleep(0.2 * wanted["max_tokens"])
-        drawn = log_prob_of(self._served(model))
+        drawn = log_prob_of(self.weights)
         choice = {
             "token_ids": [1] * (wanted["max_tokens"] - 1) + [EOS],
             "finish_reason": "stop",
@@ -295,10 +240,10 @@ class Staged(httpx.AsyncBaseTransport):
         }
         choices = [{"index": n, **choice} for n in range(wanted["n"])]
         answer = {"request_id": f"generate-tokens-{body['request_id']}", **echo}
-        return {**answer, "model": model, "choices": choices}
+        return {**answer, "model": body["model"], "choices": choices}
 
-    def _scored(self, ids, model):
-        score = {"logprob": log_prob_of(self._served(model))}
+    def _scored(self, ids):
+        score = {"logprob": log_prob_of(self.weights)}
         return [None, *({str(token): score} for token in ids[1:])]
 
     async def _wait(self):

@@ -9,9 +9,10 @@ import httpx
 import pytest
 
 from ogrpo.rollout.vllm import Refused, RolloutError, Unavailable
+from ogrpo.rollout.vllm.push import Target
 from ogrpo.rollout.vllm.server import Action, Observed, Trust, next_action
 from tests.rollout.vllm.staged import Staged
-from tests.rollout.vllm.test_schedules import OPTIONS, Schedules
+from tests.rollout.vllm.test_schedules import OPTIONS, Schedules, probe, release
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def published(*staged):
     try:
         machine.run(machine.start())
         begin = machine.loop.time()
-        machine.run(machine.fleet.publish(machine.target(1)))
+        machine.run(machine.fleet.publish(Target(release(1), probe(1))))
         machine.took = machine.loop.time() - begin
         yield machine
         machine.run(machine.fleet.close())

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.data.tokenizer import word_level
-from ogrpo.learner.state import join
-from ogrpo.policy import DecoderConfig, Params, lora, save_pretrained
+from ogrpo.policy import DecoderConfig, Params, save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_log_probs, flat_logits
 from ogrpo.protocol import Group, IntArray
-from ogrpo.serving.bridge import named_tensors
 
 TOKENIZER = word_level([f"w{n}" for n in range(13)])
 EOS = TOKENIZER.eos_id
@@ -51,34 +49,6 @@ def make_params(config: DecoderConfig, seed: int) -> Params:
         return jnp.asarray(rng.normal(center, scale, leaf.shape), jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
-
-
-def adapted(
-    config: DecoderConfig,
-    seed: int,
-    *,
-    rank: int = 8,
-    alpha: float = 32.0,
-    base: int = 0,
-    targets: str = "all",
-) -> Params:
-    """Adapters that move log-probs by about a nat, beside the parameters of the seed `base`."""
-    trained, frozen = lora.split(
-        make_params(config, base),
-        jax.random.key(seed),
-        rank=rank,
-        alpha=alpha,
-        targets=lora.TARGETS[targets],
-    )
-    rng = np.random.default_rng(seed)
-    moved = jax.tree.map(
-        lambda leaf: leaf + jnp.asarray(rng.normal(0, 0.05, leaf.shape), leaf.dtype), trained
-    )
-    return join(moved, frozen)
-
-
-def base_tensors(config: DecoderConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    return named_tensors(config, make_params(config, seed))
 
 
 def save(folder: Path, config: DecoderConfig, params: Params) -> Path:

@@ -43,10 +43,6 @@ DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
 LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
 """Between two looks at the server's port, and how long it may be closed before the end comes."""
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Those that vLLM can be started for; adapters of a smaller rank are padded."""
-LORA_SLOTS = 2
-"""Adapters in a batch: of the version that is drawn and of the one that follows it."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +79,12 @@ def parser() -> argparse.ArgumentParser:
     add("--max-num-seqs", type=int, default=256, help="completions in flight")
     add("--tensor-parallel", type=int, default=1)
     add("--kv-cache-gib", type=int, default=4, help="cpu only: memory for keys and values")
-    add("--lora-rank", type=lora_rank, default=0, help="take pushes of adapters alone")
     add("--raw-log-probs", action="store_true", help="log-probs of temperature 1, vLLM's default")
     add("--reproducible", action="store_true", help="whole-prompt prefill: requests may be seeded")
     add("--restarts", type=int, default=0, help="times that a server that dies is started again")
     add("--python", default=sys.executable, help="the interpreter that has vLLM")
     add("--dry-run", action="store_true", help="print the command and stop")
     return made
-
-
-def lora_rank(text: str) -> int:
-    """Returns the least rank that vLLM can be started for and that has room for this one."""
-    room = [rank for rank in LORA_RANKS if rank >= int(text) > 0]
-    if not room:
-        raise argparse.ArgumentTypeError(f"{text}: give 1 to {LORA_RANKS[-1]}")
-    return room[0]
 
 
 def build(options: argparse.Namespace, version: str | None, more: Sequence[str]) -> Command:
@@ -124,10 +111,6 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
         flags.append("--enforce-eager")
     if options.tensor_parallel > 1:
         arguments["--tensor-parallel-size"] = options.tensor_parallel
-    if options.lora_rank:
-        flags.append("--enable-lora")
-        arguments["--max-lora-rank"] = options.lora_rank
-        arguments["--max-loras"] = LORA_SLOTS
     if options.reproducible:
         flags.append("--no-enable-chunked-prefill")
         arguments["--max-num-batched-tokens"] = max(longest, LONGEST_DEFAULT)
@@ -202,9 +185,8 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
         "ascend": {"VLLM_ASCEND_ENABLE_NZ": "0"},  # see `without_nz`
     }
     local = {"HF_HUB_OFFLINE": "1"} if Path(options.model).is_dir() else {}
-    lora = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if options.lora_rank else {}
     dev = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
-    return {**dev, **by_device[options.device], **local, **lora}
+    return {**dev, **by_device[options.device], **local}
 
 
 def find_version(python: str) -> str | None:

@@ -9,11 +9,9 @@ is read and checked (digests, names, shapes, dtypes, finiteness) before the live
 what is refused leaves it as it was.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
-import ogrpo_adapters as adapters  # pyright: ignore[reportMissingImports]
 import ogrpo_releases as releases  # pyright: ignore[reportMissingImports]
 from safetensors import safe_open
 
@@ -45,19 +43,7 @@ class WeightSync:
             "vocab_size": int(model.get_vocab_size()),
             "quantization": None if model.quantization is None else str(model.quantization),
             "chunked_prefill": bool(getattr(scheduler, "enable_chunked_prefill", True)),
-            "lora_rank": _lora_rank(self),
         }
-
-    def ogrpo_stage_adapter(self, name: str, **source: Any) -> dict[str, Any]:
-        """Checks a release of adapters and copies it to where vLLM's route may load it from."""
-        if not hasattr(self, "ogrpo_adapters"):
-            self.ogrpo_adapters = adapters.Adapters(
-                place_of(self),
-                shapes_fn=lambda: _expected(self),
-                dtype=_dtype(self),
-                most_rank=_lora_rank(self),
-            )
-        return self.ogrpo_adapters.stage(name, **source)
 
 
 def place_of(worker: Any) -> Any:
@@ -81,13 +67,6 @@ def update(worker: Any, **ticket: Any) -> None:
 
 def _dtype(worker: Any) -> str:
     return str(worker.vllm_config.model_config.dtype).removeprefix("torch.")
-
-
-def _lora_rank(worker: Any) -> int:
-    """Returns the largest rank of adapters that can be pushed by themselves; 0 where none can."""
-    lora = getattr(worker.vllm_config, "lora_config", None)
-    allowed = os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower()
-    return int(lora.max_lora_rank) if lora is not None and allowed in ("1", "true") else 0
 
 
 def _expected(worker: Any) -> dict[str, list[int]]:

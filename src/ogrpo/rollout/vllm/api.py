@@ -101,26 +101,6 @@ class ServerApi:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results
 
-    async def load_adapter(self, name: str, folder: str, *, seconds: float) -> None:
-        """Has requests for the model `name` answered with adapters from a folder of the server's.
-
-        One that has the name already keeps it: a name is of one version's adapters alone.
-        """
-        payload = {"lora_name": name, "lora_path": folder}
-        try:
-            await self._call("POST", "/v1/load_lora_adapter", payload, seconds=seconds)
-        except Rejected as error:
-            if "already been loaded" not in str(error):
-                raise
-
-    async def unload_adapter(self, name: str) -> None:
-        """Takes a name back; nothing happens where nobody has it."""
-        try:
-            await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-        except Rejected as error:
-            if error.status != 404:
-                raise
-
     async def pause(self, mode: str) -> None:
         """Stops generation; requests in flight are drained, aborted or kept."""
         query = {"mode": mode, "clear_cache": "true"}

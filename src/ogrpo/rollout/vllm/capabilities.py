@@ -293,7 +293,7 @@ def check_use(able: Capabilities, options: Options) -> None:
 
     Args:
         able: the server.
-        options: `in_flight` and `push`.
+        options: `in_flight`.
 
     Raises:
         Refused: with the remedy.
@@ -303,11 +303,6 @@ def check_use(able: Capabilities, options: Options) -> None:
             f"{able.url} does not say which version drew which token, so that in_flight='keep' "
             "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
             "vLLM >= 0.32 with --enable-scale-out"
-        )
-    if options.push == "adapters" and not able.extension.get("lora_rank"):
-        raise Refused(
-            f"{able.url} takes no adapters by themselves: start it with ogrpo-serve --lora-rank R "
-            "(vLLM's --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), or push them merged"
         )
 
 

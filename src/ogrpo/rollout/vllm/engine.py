@@ -29,11 +29,10 @@ from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.push import TOLERANCES, Probe, Target, probe_sequences
 from ogrpo.rollout.vllm.server import Server, Setup
-from ogrpo.rollout.weights import AdapterTensors, Release, Store, Tensors, WeightShare
+from ogrpo.rollout.weights import Store, WeightShare
 
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
-AdaptersFn = Callable[[Any], AdapterTensors]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
 FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 """Seconds until the servers' metrics are read in a batch, and between two readings at most."""
@@ -77,15 +76,13 @@ class VllmEngine:
     Args:
         urls: as in `http://host:8000`; several share the work.
         expected: the trainer's vocabulary, end token and lengths.
-        tensors_fn: parameters -> tensors by their Hugging Face names; with `adapters_fn` those
-            beneath the adapters, the same from push to push.
+        tensors_fn: parameters -> tensors by their Hugging Face names.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
             against which every push is proven.
-        adapters_fn: parameters -> adapters, with push="adapters".
         options: see `Options`.
 
     Raises:
-        ValueError: no URL, or a function that does not go with the options.
+        ValueError: no URL.
         Refused: a server whose log-probs would be wrong, with the remedy.
         RolloutError: a server that does not answer.
     """
@@ -97,26 +94,19 @@ class VllmEngine:
         expected: Expected,
         tensors_fn: TensorsFn,
         score_fn: ScoreFn,
-        adapters_fn: AdaptersFn | None = None,
         options: Options | None = None,
     ) -> None:
         if not urls:
             raise ValueError("no server URL: give at least one such as http://host:8000")
         options = options or Options()
-        if (options.push == "adapters") != (adapters_fn is not None):
-            raise ValueError(f"push is {options.push!r}: adapters_fn goes with 'adapters' alone")
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
         self._tensors_fn, self._score_fn = tensors_fn, score_fn
-        self._adapters_fn = adapters_fn
-        self._beneath: Release | None = None
         self._peaks: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
-        folder = options.folder or self._scratch.folder
-        self._store = Store(folder, keep=options.keep)
-        self._adapters = Store(folder, keep=options.keep, letter="a")
+        self._store = Store(options.folder or self._scratch.folder, keep=options.keep)
         self._share: WeightShare | None = None
         if options.transport == "url":
             host, advertised = options.listen, options.advertise
@@ -210,11 +200,10 @@ class VllmEngine:
             raise ValueError(f"version is {version}; versions count from 0")
         begin = time.perf_counter()
         target = self._written(params, version)
-        release = target.adapter or target.release
         try:
             have = self._run(self._fleet.publish(target))
-        except PublishRefused:  # weights beneath adapters are those of the versions before, too
-            self._store.withdraw(release)
+        except PublishRefused:
+            self._store.withdraw(target.release)
             raise
         self.version = version
         reports = [server.report for server in have if server.report is not None]
@@ -224,8 +213,8 @@ class VllmEngine:
         costs = ("load_seconds", "prove_seconds", "paused_seconds", "probe_gap")
         worst = {f"sync/{x}": max((getattr(r, x) for r in reports), default=0.0) for x in costs}
         self._last = {
-            "sync/write_seconds": release.seconds,
-            "sync/bytes": float(release.bytes),
+            "sync/write_seconds": target.release.seconds,
+            "sync/bytes": float(target.release.bytes),
             "sync/bytes_sent": float(sent),
             **worst,
             "sync/seconds": time.perf_counter() - begin,
@@ -235,23 +224,15 @@ class VllmEngine:
         """Writes a version's release in the dtype that the servers serve, and its probe."""
         dtype, options = self._fleet.dtype(), self._options
 
-        def served(tensors: Tensors) -> Tensors:
-            return {name: x.astype(np.dtype(dtype), copy=False) for name, x in tensors.items()}
-
-        whole, adapter = self._beneath, None
-        if self._adapters_fn is None or whole is None:
-            whole = self._store.write(served(self._tensors_fn(params)), version)
-        if self._adapters_fn is not None:
-            self._beneath = whole
-            adapters = self._adapters_fn(params)
-            about = {"adapter": adapters.about}
-            adapter = self._adapters.write(served(adapters.tensors), version, about=about)
+        tensors = self._tensors_fn(params)
+        served = {name: x.astype(np.dtype(dtype), copy=False) for name, x in tensors.items()}
+        release = self._store.write(served, version)
         sequences = probe_sequences(
             self._expected.vocab_size, count=options.probe_count, length=options.probe_length
         )
         log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
         probe = Probe(sequences, log_probs, options.tolerance or TOLERANCES[dtype])
-        return Target(whole, probe, adapter)
+        return Target(release, probe)
 
     # --- sampling ------------------------------------------------------------------------------
 

@@ -265,7 +265,7 @@ class Fleet:
         refused = tries.refused
         if refused and not self._others(refused):
             await asyncio.sleep(rest_seconds(len(refused) - 1))
-        server, model = await self.acquire(refused)
+        server = await self.acquire(refused)
         seen = server.observed
         assert seen.proven is not None
         try:
@@ -284,7 +284,7 @@ class Fleet:
                 server.doubts(failure, weights=flaw == "version")
             return None
         finally:
-            server.release(model)
+            server.release()
         # It has to be known which version drew each token.
         unlabelled, labelled = _unlabelled(groups)
         if not unlabelled and (labelled or server.observed.loads == seen.loads):
@@ -319,11 +319,10 @@ class Fleet:
         words = [chunk.seed, chunk.places[0], *([refusals] if refusals else [])]
         seed = int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)
         order = Order(
-            model=target.model(able.model),
+            model=able.model,
             sampling=sampling,
             eos_id=expected.eos_id,
             version=target.version,
-            beneath=None if target.adapter is None else target.release.version,
             seed=seed if able.seeds else None,
             echoes=able.echoes,
         )
@@ -339,8 +338,7 @@ class Fleet:
         if _unlabelled(groups)[0]:
             return groups  # its server has restarted, whatever else is wrong
         # A push waits for what is in flight, or may change the weights under it for newer ones.
-        stays = self._options.in_flight == "wait" or target.adapter is not None
-        version = target.version
+        version, stays = target.version, self._options.in_flight == "wait"
         versions = {version} if stays else _Since(version, self.versions)
         terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
         placed = dict(zip(chunk.places, groups, strict=True))
@@ -349,8 +347,8 @@ class Fleet:
             raise Flawed(flaw)
         return groups
 
-    async def acquire(self, avoided: Collection[Server] = ()) -> tuple[Server, str]:
-        """Returns the least loaded ready server and the model to name; waits for one if need be.
+    async def acquire(self, avoided: Collection[Server] = ()) -> Server:
+        """Returns the least loaded ready server, one request more; waits for one if need be.
 
         Args:
             avoided: servers that are asked only where no other will do.
@@ -382,12 +380,13 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changes.wait()
-        return server, server.take()
+        server.uses += 1
+        return server
 
     def _free(self, avoided: Collection[Server]) -> Server | None:
         able, most = self._others(avoided) or self.servers, self._options.per_server
-        free = [s for s in able if s.observed.ready and s.uses.total() < most]
-        return min(free, key=lambda server: server.uses.total(), default=None)
+        free = [s for s in able if s.observed.ready and s.uses < most]
+        return min(free, key=lambda server: server.uses, default=None)
 
     def _others(self, avoided: Collection[Server]) -> list[Server]:
         """Returns the other servers that are ready, or will be once they have been pushed to."""

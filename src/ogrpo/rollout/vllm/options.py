@@ -12,7 +12,6 @@ from ogrpo.rollout.address import check_offer
 InFlight = Literal["wait", "abort", "keep"]
 CHOICES = {
     "transport": ("folder", "url"),
-    "push": ("merged", "adapters"),
     "in_flight": get_args(InFlight),
 }
 POSITIVE = ("timeout", "patience", "attempts", "per_server", "tolerance")
@@ -32,8 +31,6 @@ class Options:
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
     """How weights travel: "folder" (shared filesystem) or "url" (pulled from the trainer)."""
-    push: Literal["merged", "adapters"] = "merged"
-    """What a push moves: a policy's whole weights, or, of one with adapters, these alone."""
     listen: str = "127.0.0.1"
     """With "url", the interface on which releases are offered; 0.0.0.0 is all of them."""
     advertise: str | None = None

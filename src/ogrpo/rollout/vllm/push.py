@@ -2,14 +2,13 @@
 
 Whole weights go into a paused server by vLLM's own weight update: every worker stages the release
 before the first installs it. Of a worker's exception vLLM tells no more than 500; what it was, the
-extension says afterwards. Adapters alone need no pause: requests name the version that draws them.
+extension says afterwards.
 
 A version counts once the server has scored a fixed probe as the trainer did. That catches what
 answers of 200 do not: a stale head, a tensor left out, a dtype, a restart.
 """
 
 import asyncio
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,15 +23,12 @@ from ogrpo.rollout.vllm.errors import (
     Broken,
     Flawed,
     PublishRefused,
-    Rejected,
     RolloutError,
     Unavailable,
     Unproven,
 )
 from ogrpo.rollout.weights import Release, WeightShare
 
-ADAPTERS = "ogrpo-v"
-"""The prefix of adapters' names."""
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 """Mean absolute difference of the probe's log-probs, in nats, by served dtype."""
 LOAD_SECONDS = 600.0
@@ -48,26 +44,15 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The version that every server is to have: its release and the proof of it.
-
-    With `adapter`, `release` is the weights beneath it, the same from version to version, and
-    requests name the adapters: whoever is under way goes on with those that it began with.
-    """
+    """The version that every server is to have: its release and the proof of it."""
 
     release: Release
     probe: Probe
-    adapter: Release | None = None
 
     @property
     def version(self) -> int:
         """Returns the policy's version."""
-        return (self.adapter or self.release).version
-
-    def model(self, served: str) -> str:
-        """Returns the name that requests give, which no other adapters ever have."""
-        if self.adapter is None:
-            return served
-        return f"{ADAPTERS}{self.version}-{self.adapter.manifest_sha256[:12]}"
+        return self.release.version
 
 
 class PushReport(NamedTuple):
@@ -96,17 +81,12 @@ async def prove(api: ServerApi, able: Capabilities, target: Target) -> float:
         Unproven: the server's log-probs are not those of the trainer's weights.
         RolloutError: it gave no scores.
     """
-    model, probe = target.model(able.model), target.probe
+    probe = target.probe
 
     async def gap_of(rank: int | None) -> float:
         try:
-            reply = await api.complete(wire.score_payload(probe.sequences, model), rank=rank)
+            reply = await api.complete(wire.score_payload(probe.sequences, able.model), rank=rank)
             scores = wire.read_scores(reply, probe.sequences)
-        except Rejected as error:
-            if error.status == 404 and model.startswith(ADAPTERS):
-                lost = f"{api.url} has lost the adapters that were pushed to it: {error}"
-                raise Unproven(lost) from error
-            raise
         except Flawed as error:  # an answer, but none to this question
             raise Unavailable(f"{api.url} gave no scores of the probe: {error}") from error
         gap = float(np.abs(np.concatenate(scores) - np.concatenate(probe.log_probs)).mean())
@@ -204,49 +184,3 @@ async def _failure(
         remedy = "With a shared folder the server must see the same path; otherwise publish by URL"
         return Unavailable(f"{said}. {remedy}")
     return PublishRefused(said)
-
-
-async def load_adapters(
-    api: ServerApi, able: Capabilities, target: Target, *, share: WeightShare | None
-) -> int:
-    """Has a server answer requests for a target's name with its adapters; older ones stay.
-
-    Returns:
-        The bytes that its workers pulled.
-
-    Raises:
-        PublishRefused: the server said no.
-        Unavailable: the server cannot reach the release, or does not answer.
-    """
-    release = target.adapter
-    assert release is not None
-    name = target.model(able.model)
-    ticket = {"name": name, "manifest_sha256": release.manifest_sha256, **where(release, share)}
-    answers = await api.rpc("ogrpo_stage_adapter", ticket, seconds=LOAD_SECONDS)
-    for answer in answers:
-        if not answer["ok"]:
-            said = f"{api.url} did not take version {release.version}: {answer['error']}"
-            kind = Unavailable if answer["code"] == "unreachable" else PublishRefused
-            raise kind(f"{said}; it goes on serving the adapters that it had")
-    try:
-        await api.load_adapter(name, answers[0]["path"], seconds=LOAD_SECONDS)
-    except (Rejected, Unavailable) as error:
-        # vLLM answers 500 to what it cannot load, and is well.
-        if isinstance(error, Rejected) or "add_lora" in str(error):
-            raise PublishRefused(f"vLLM did not take version {release.version}: {error}") from error
-        raise
-    return able.ranks * sum(answer["bytes"] for answer in answers)
-
-
-async def unload_others(api: ServerApi, used: Collection[str]) -> None:
-    """Takes back the names of earlier versions, those of a trainer that died included.
-
-    Raises:
-        RolloutError: it does not answer, or answers what vLLM does not.
-    """
-    cards = await api.models()
-    with understood(api.url, "/v1/models", cards):
-        names = [str(card["id"]) for card in cards]
-    for name in names:
-        if name.startswith(ADAPTERS) and name not in used:
-            await api.unload_adapter(name)

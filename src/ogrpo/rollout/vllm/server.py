@@ -35,11 +35,9 @@ from ogrpo.rollout.vllm.push import (
     PushReport,
     Target,
     load,
-    load_adapters,
     prove,
-    unload_others,
 )
-from ogrpo.rollout.weights import Release, WeightShare
+from ogrpo.rollout.weights import WeightShare
 from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
@@ -83,7 +81,6 @@ class Observed:
         target: what it is to serve; None before the first push.
         capabilities: what it can do; None until it was looked at.
         instance: the process that was looked at.
-        loaded: the weights in its live model, adapters aside; None where that is not known.
         proven: the target that it serves, by its last proof; None while that is open.
         doubt: what went wrong last; None while nothing is.
         trust: how far its examination since then has come.
@@ -98,7 +95,6 @@ class Observed:
     target: Target | None = None
     capabilities: Capabilities | None = None
     instance: str | None = None
-    loaded: Release | None = None
     proven: Target | None = None
     doubt: Exception | None = None
     trust: Trust = Trust.RESTED
@@ -150,14 +146,14 @@ class Server:
     Attributes:
         api: its calls.
         observed: what is known of it.
-        uses: requests under way by the model that they name.
+        uses: the number of requests under way.
         report: what the last push cost.
     """
 
     def __init__(self, api: ServerApi, setup: Setup) -> None:
         self.api = api
         self.observed = Observed()
-        self.uses: Counter[str] = Counter()
+        self.uses = 0
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
         # Who waits for a proof that begins later: how many attempts had no answer since then.
@@ -186,7 +182,7 @@ class Server:
         seen = self.observed
         version = None if seen.proven is None else seen.proven.version
         why = "ready" if seen.ready else seen.doubt or "being brought to the target"
-        return f"{self.api.url}: version {version}, {self.uses.total()} in flight, {shown(why)}"
+        return f"{self.api.url}: version {version}, {self.uses} in flight, {shown(why)}"
 
     def start(self) -> None:
         """Begins to look after the server."""
@@ -230,17 +226,9 @@ class Server:
             log.warning("%s is given a rest: %s", self.api.url, shown(error))
         self._see(doubt=error, trust=Trust.DOUBTED)
 
-    def take(self) -> str:
-        """Counts a request as under way; returns the model that it is to name."""
-        assert self.observed.proven is not None
-        model = self._model(self.observed.proven)
-        self.uses[model] += 1
-        return model
-
-    def release(self, model: str) -> None:
+    def release(self) -> None:
         """Counts a request as done."""
-        self.uses[model] -= 1
-        self.uses += Counter()  # without those at 0
+        self.uses -= 1
         self._see(drawn=True)
 
     async def confirm(self, lineage: int) -> Verdict:
@@ -327,11 +315,7 @@ class Server:
     def _disbelieve(self) -> None:
         """Forgets what it serves: samples of this lineage may have come from anything."""
         self._answer("failed")
-        self._see(proven=None, loaded=None, lineage=self.observed.lineage + 1)
-
-    def _model(self, target: Target) -> str:
-        assert self.observed.capabilities is not None
-        return target.model(self.observed.capabilities.model)
+        self._see(proven=None, lineage=self.observed.lineage + 1)
 
     async def _rest(self) -> Trust:
         await asyncio.sleep(rest_seconds(self.observed.rests))
@@ -376,7 +360,7 @@ class Server:
         seen = self.observed
         assert seen.proven is not None
         if seen.target is not None and seen.target is not seen.proven:
-            await self._drain(seen.target)
+            await self._drain()
         try:
             await self._prove(seen.proven)
         except Unproven as error:
@@ -389,24 +373,15 @@ class Server:
         """Returns the trust after a proof: that of a doubted server is still to be given back."""
         return Trust.FULL if self.observed.trust is Trust.FULL else Trust.PROVEN
 
-    async def _drain(self, target: Target) -> None:
-        """Waits for the requests under way that a push of the target has to wait for."""
+    async def _drain(self) -> None:
+        """Waits for the requests under way, where a push has to."""
+        if self._options.in_flight != "wait":
+            return
         try:
             async with asyncio.timeout(self._options.timeout):
-                await self._setup.changes.until(lambda: not self._in_the_way(target))
+                await self._setup.changes.until(lambda: not self.uses)
         except TimeoutError as error:
             raise Unavailable(f"{self.api.url} does not finish its requests") from error
-
-    def _in_the_way(self, target: Target) -> bool:
-        """Returns whether a push of the target has to wait for requests under way.
-
-        Weights change under all of them. Adapters change under none, but a server holds those of
-        two versions at a time.
-        """
-        if target.adapter is None or target.release is not self.observed.loaded:
-            return self._options.in_flight == "wait" and bool(self.uses)
-        held = [one for one in (self.observed.proven, target) if one is not None]
-        return bool({*self.uses} - {*map(self._model, held)})
 
     async def _prove(self, target: Target) -> float:
         """Has it prove a target; returns the probe's gap in nats.
@@ -435,20 +410,18 @@ class Server:
     async def _push(self) -> Trust:
         target = self.observed.target
         assert target is not None
-        await self._drain(target)
+        await self._drain()
         seen = self.observed
         if seen.proven is not None and seen.drawn and not self.uses:
             return seen.trust  # samples came meanwhile: they are proven before the weights change
         # Where requests go on under a push, it may fail for the same reason as they.
-        unproven = bool(self.uses) or self.observed.drawn
+        unproven = self.uses > 0 or self.observed.drawn
         self._see(proven=None)
         try:
             self.report = await self._pushed(target)
-        except BaseException as error:
+        except BaseException:
             if unproven:
                 self._disbelieve()
-            elif isinstance(error, Unproven):
-                self._see(loaded=None)
             raise
         self._see(proven=target)
         return self._after_proof()
@@ -457,23 +430,14 @@ class Server:
         able = self.observed.capabilities
         assert able is not None
         start = time.perf_counter()
-        moved, load_seconds = 0, 0.0
-        if target.adapter is None or target.release is not self.observed.loaded:
-            self._see(loaded=None, loads=self.observed.loads + 1)
-            moved, load_seconds = await self._load(target)
+        self._see(loads=self.observed.loads + 1)
+        moved, load_seconds = await self._load(target)
         resumed = time.perf_counter()
-        if target.adapter is not None:
-            self._see(loaded=target.release)
-            share = self._setup.share
-            moved += await load_adapters(self.api, able, target, share=share)
-            await unload_others(self.api, {self._model(target), *self.uses})
-            load_seconds += time.perf_counter() - resumed
-        begin = time.perf_counter()
         gap = await self._prove(target)
         return PushReport(
             bytes=moved,
             load_seconds=load_seconds,
-            prove_seconds=time.perf_counter() - begin,
+            prove_seconds=time.perf_counter() - resumed,
             paused_seconds=resumed - start,
             probe_gap=gap,
         )

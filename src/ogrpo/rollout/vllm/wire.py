@@ -45,9 +45,6 @@ class Order:
     sampling: Sampling
     eos_id: int
     version: int
-    beneath: int | None = None
-    """Where `model` names adapters, the version of the weights beneath them, which is what a
-    server's labels are of; the name says the version itself."""
     seed: int | None = None
     """Sent where the server can take it; see `Capabilities.seeds`."""
     echoes: frozenset[Echo] = frozenset()
@@ -212,12 +209,10 @@ def _check_prompt(holder: Json, prompt: IntArray, order: Order) -> None:
 
 
 def _ordered(reply: Any, count: int, order: Order, name: str) -> list[Json]:
-    """Returns the choices of an answer to this order, by the model that was ordered."""
+    """Returns the choices of an answer to this order."""
     if "request" in order.echoes and not str(_of(reply, name)).endswith(order.request_id):
         what = f"the answer to request {_shown(reply[name])} came to {order.request_id}"
         raise Flawed(Flaw("order", what))
-    if order.beneath is not None and (answered := _of(reply, "model")) != order.model:
-        raise Flawed(Flaw("version", f"{_shown(answered)} answered a request for {order.model}"))
     return _choices(reply, count)
 
 
@@ -255,7 +250,7 @@ def _completion(
     ids, values = _ints(_of(choice, "token_ids")), _floats(log_probs)
     if len(ids) != len(values):
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
-    spans = _spans(choice, order)
+    spans = _spans(choice)
     tops = (None, None) if top is None else _tops(top, len(ids), order.sampling)
     return Completion(
         token_ids=ids,
@@ -321,11 +316,10 @@ def _floats(values: Any) -> FloatArray:
         raise Flawed(Flaw("log_probs", "a log-prob is larger than any float")) from error
 
 
-def _spans(choice: Json, order: Order) -> tuple[VersionSpan, ...]:
+def _spans(choice: Json) -> tuple[VersionSpan, ...]:
     """Returns versions of tokens by the labels that pushes left.
 
-    Weights that nobody pushed are called "default". Beside adapters a label is that of the weights
-    beneath, whose version stands for the adapters' own.
+    Weights that nobody pushed are called "default".
     """
     spans, labelled = choice.get("weight_versions") or [], []
     if not isinstance(spans, list):
@@ -335,8 +329,6 @@ def _spans(choice: Json, order: Order) -> tuple[VersionSpan, ...]:
         if type(label) is not str or type(start) is not int or type(end) is not int:
             raise _malformed(f"weight_versions has {_shown(span)}")
         version = int(label) if label.isdecimal() and len(label) < 10 else UNLABELLED
-        if order.beneath is not None:
-            version = order.version if version == order.beneath else UNLABELLED
         labelled.append(VersionSpan(version, start, end))
     return tuple(labelled)
 
