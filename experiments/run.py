@@ -3,9 +3,8 @@
 python -m experiments.run gsm8k --algorithm dapo --seed 1 --knobs.eps-high 0.3
 python -m experiments.run gsm8k --run-dir runs/mine --resume
 python -m experiments.run bounds --quick
-python -m experiments.run reuse --jobs 2
-python -m experiments.run reuse --from-rows
-python -m experiments.run plan --model.shape qwen2.5-7b --serve.devices 16
+python -m experiments.run rec --jobs 2
+python -m experiments.run rec --from-rows
 """
 
 import sys
@@ -84,19 +83,9 @@ def _rows(options: Sequence[str], *, back: bool = False) -> int:
     return 0
 
 
-def _plan(options: Sequence[str]) -> int:
-    from rich.console import Console
-
-    from ogrpo.cli.commands import parse_plan
-    from ogrpo_plan.main import run
-
-    return run(parse_plan(options, program="python -m experiments.run plan"), Console())
-
-
 GRIDS = {
     "presets": "what each preset of the default task reaches",
     "bounds": "the proved inequalities along a training run, enumerated and sampled",
-    "reuse": "how many completions reuse saves, methods compared at equal budgets",
     "ladder": "how few completions do, with reuse and without, on the default task and on chains",
     "rec": "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
     "ablation": "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
@@ -106,8 +95,6 @@ GRIDS = {
     "variance": "errors of off-policy estimators against staleness, measured and predicted",
     "operating-points": "which buffer, sampler, replay ratio and controller for which budget",
     "real": "the claims of the small decoder on SmolLM2-135M, by a protocol written before",
-    "staleness": "workers, slow and uneven engines: pace, staleness and Pass@1 beside what plan"
-    " predicts",
     "single-rollout": "one completion a prompt with baselines that need no siblings, beside groups",
     "offline": "completions drawn once: which methods learn from them, how fast, and which fall",
     "centering": "score centring on stale samples, over few and over all tokens",
@@ -118,7 +105,6 @@ GRIDS = {
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
     **{name: (text, partial(_grid, name)) for name, text in GRIDS.items()},
-    "plan": ("what fits, how long a step takes, which schedule keeps both sides busy", _plan),
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "cells": (
         "puts committed rows into a run's folder, to go on from them: cells STUDY RUN_DIR",

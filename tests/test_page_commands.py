@@ -35,10 +35,9 @@ LITTLE = {
     "ogrpo train --model.path": (*TRAIN, *FROM_MODEL),
     "ogrpo train --resume": ("--schedule.steps", "3"),
     "ogrpo eval": ("--samples", "2", "--max-tokens", "4"),
-    **{f"ogrpo {name}": () for name in ("report", "compare", "certify", "logs", "model")},
+    **{f"ogrpo {name}": () for name in ("report", "compare", "certify", "logs", "model", "plan")},
     "python -m experiments.run gsm8k": TRAIN,
     "python -m experiments.run gsm8k --model.path": (*TRAIN, *FROM_MODEL),
-    "python -m experiments.run plan": (),
     "python -m benchmarks.reliability --command": ("--runs", "1"),
 }
 TRAINER = """

@@ -24,9 +24,8 @@ from experiments.grid.tables import (
     score,
     setting_column,
 )
-from experiments.grid.variants import Variant, best_variants, cells_of, changed, joined
+from experiments.grid.variants import Variant, best_variants, cells_of, changed
 from experiments.grid.verdicts import claim
-from experiments.reuse.study import positives
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import TrainConfig
 
@@ -83,7 +82,9 @@ class PresetsStudy(Study):
     def preset(self, name: str) -> TrainConfig:
         """Returns the preset's config, evaluated before and after."""
         if name == DRAWN:
-            config = changed(TrainConfig(), joined(positives(8), {"schedule": {"steps": 60}}))
+            buffer = {"groups": 64, "sampler": "uniform", "refuse_zero_variance": True}
+            drawn = {"schedule": {"replay": 8, "steps": 60}, "replay": buffer}
+            config = changed(TrainConfig(), {"algorithm": "positives", **drawn})
         else:
             config = make_preset("default" if name == EXACT else name)
         steps = max(config.schedule.steps * self.steps // 240, 1)

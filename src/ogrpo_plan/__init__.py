@@ -1,1 +1,1 @@
-"""Capacity plans: memory, seconds of a step, and schedules that keep both sides busy."""
+"""Capacity plans: memory and seconds of a step."""

@@ -118,6 +118,8 @@ class Train:
     remat: Literal["products", "full"] = "products"
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """As `--optimizer.moments` of the run."""
+    reference: bool = False
+    """Whether there is a KL term, whose reference policy is kept and scored."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
     host_memory_gib: Positive = 256.0
@@ -158,7 +160,7 @@ class Serve:
     tokens_per_second: Positive = 2500.0
     """Completion tokens of one server when its calls are all under way."""
     calls: Count = 8
-    """Calls that a server works on at a time; each is one of the simulation's workers."""
+    """Calls that a server works on at a time."""
     groups_per_call: Count = 1
     utilisation: PositiveShare = 0.9
     """Share of an NPU's memory that the server may use."""
@@ -176,11 +178,6 @@ class Serve:
         """Number of copies of the weights that draw completions."""
         return self.devices // self.tensor
 
-    @property
-    def workers(self) -> int:
-        """Number of calls under way at a time."""
-        return self.servers * self.calls
-
 
 @dataclass(frozen=True)
 class Link:
@@ -195,8 +192,6 @@ class Link:
     """Seconds of a push besides the transfer: pausing, loading, clearing the prefix cache."""
     sent: Literal["once", "each"] = "each"
     """Whether the weights cross the link once for all servers or once for each."""
-    in_flight: Literal["wait", "abort", "keep"] = "wait"
-    """What a push does to calls under way."""
 
 
 @dataclass(frozen=True)
@@ -208,33 +203,23 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class PlanLimits:
-    """Limits that the recommended schedule respects."""
+class PlanSchedule:
+    """The dials of a run that a step's time depends on, as its `--schedule` has them."""
 
-    lead: Index = 1
+    sync_offset: Index = 1
     """Batches asked for beyond the one being trained; 0: nothing overlaps."""
-    max_staleness: int = 8
-    """Steps between the version a completion was drawn from and the step it is trained at."""
-    max_updates: Count = 4
-    """Updates that a fresh group may be used for: docs/reuse.md says how many help."""
-    idle: float = 0.05
-    """Share of its time that a side may idle, or that pushes may cost."""
-    reference: bool = False
-    """Whether there is a KL term, whose reference policy is kept and scored."""
+    sync_interval: Count = 1
+    """Steps between two pushes of weights."""
+    updates_per_batch: Count = 1
+    """Updates on each batch."""
 
     def __post_init__(self) -> None:
-        check(self, "limits.")
-        require(0 < self.idle < 1, f"limits.idle is {self.idle}: give a share between 0 and 1")
-        require(
-            self.max_staleness >= self.lead,
-            f"limits.max-staleness is {self.max_staleness}, but batches asked for limits.lead = "
-            f"{self.lead} steps ahead are at least so stale: raise it or lower the lead",
-        )
+        check(self, "schedule.")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A capacity plan: what fits, how long a step takes, which schedule keeps both sides busy."""
+    """A capacity plan: what fits, and how long a step takes."""
 
     preset: str = "none"
     """A preset of a real model (`ogrpo.setup.presets`), whose model and batch are planned on the
@@ -245,23 +230,16 @@ class Plan:
     serve: Serve = field(default_factory=Serve)
     link: Link = field(default_factory=Link)
     buffer: Buffer = field(default_factory=Buffer)
-    limits: PlanLimits = field(default_factory=PlanLimits)
+    schedule: PlanSchedule = field(default_factory=PlanSchedule)
     measure: bool = False
     """Measure train.tflops and serve.tokens-per-second here, with the embedded sampler and the
     update of this model and batch at random weights, instead of taking them as given."""
-    validate: Path | None = None
-    """Compare the step rate of this run directory with what is predicted from its times."""
-    workers: tuple[Count, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-    """Numbers of workers to simulate."""
-    steps: Count = 60
-    """Steps of each simulation."""
     seed: Index = 0
     run_dir: Path | None = None
-    """Where the report is written; default: runs/plan-<date>-<time>."""
+    """Where plan.json is written; default: runs/plan-<date>-<time>."""
 
     def __post_init__(self) -> None:
         check(self)
-        require(bool(self.workers), "workers is empty: give at least one number of workers")
         prompts, ways = self.batch.prompts, self.train.data * self.train.fsdp
         cut = ways * self.train.parts
         require(

@@ -122,7 +122,7 @@ def train_budget(plan: Plan) -> Budget:
     kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
-    policies = plan.limits.lead + 1 + plan.limits.reference
+    policies = plan.schedule.sync_offset + 1 + train.reference
     trained = trained_bytes(plan)
     adapts = model.adapter is not None
     widest = max(sides.inputs * sides.outputs for sides in config.projections.values())

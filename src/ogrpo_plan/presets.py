@@ -7,8 +7,8 @@ from ogrpo_plan.config import (
     BatchPlan,
     Link,
     Plan,
-    PlanLimits,
     PlanModel,
+    PlanSchedule,
     Serve,
     ShapeName,
     Train,
@@ -87,6 +87,7 @@ def plan_of(name: str) -> Plan:
             memory_gib=memory,
             **cut,
             moments=run.optimizer.moments,
+            reference=bool(run.knobs.beta),
             remat="products" if run.model.remat == "none" else run.model.remat,
             attention=run.kernels.attention,
         ),
@@ -94,5 +95,9 @@ def plan_of(name: str) -> Plan:
         if named.embedded
         else Serve(),
         link=Link(latency=0.0) if named.embedded else Link(),
-        limits=PlanLimits(lead=0, reference=bool(run.knobs.beta)),
+        schedule=PlanSchedule(
+            sync_offset=run.schedule.sync_offset,
+            sync_interval=run.schedule.sync_interval,
+            updates_per_batch=run.schedule.updates_per_batch,
+        ),
     )

@@ -46,9 +46,8 @@ def made(request):
         ("offline", ["--batches", "0"], r"batches is \(0,\): give sizes of at least 1"),
         ("rec", ["--schedules", "interval 3"], r"schedules has 'interval 3': .* interval 1; int"),
         ("noise", ["--flips", "0.1"], r"flips is \(0.1,\).*add 0"),
-        ("reuse", ["--shares", "1.5"], r"shares has 1.5"),
-        ("reuse", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
-        ("reuse", ["--quick", "--from-rows"], "measures too little to be kept"),
+        ("rec", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
+        ("rec", ["--quick", "--from-rows"], "measures too little to be kept"),
         ("bounds", ["--constants.sigma-eps=0"], "sigma-eps is 0"),
     ],
 )

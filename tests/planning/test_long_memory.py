@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from benchmarks.memory import parser, plan_length, plan_preset
-from ogrpo_plan.config import GIB, BatchPlan, Plan, PlanLimits, PlanModel, Train
+from ogrpo_plan.config import GIB, BatchPlan, Plan, PlanModel, PlanSchedule, Train
 from ogrpo_plan.memory import train_budget
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def planned_here(length: int) -> int:
             model=PlanModel(shape="qwen2.5-1.5b", params="bfloat16", compute="bfloat16"),
             batch=BatchPlan(prompts=1, group_size=16, prompt_length=256, max_tokens=length),
             train=Train(devices=1, fsdp=1, microbatches=1, remat="full"),
-            limits=PlanLimits(lead=0),
+            schedule=PlanSchedule(sync_offset=0),
         )
     ).rows
     return rows["gradients"] + rows["activations"] + rows["working"]

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
-from experiments.run import main
 from ogrpo.cli.commands import parse_plan
+from ogrpo.cli.commands import plan as run_plan
 from ogrpo.learner.state import adam
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.flops import parameters
@@ -24,18 +23,12 @@ from ogrpo_plan.config import (
     Buffer,
     Link,
     Plan,
-    PlanLimits,
     PlanModel,
+    PlanSchedule,
     Serve,
     Train,
 )
-from ogrpo_plan.measured import (
-    compare,
-    make_workshop,
-    measured,
-    predict,
-    read_run,
-)
+from ogrpo_plan.measured import measured
 from ogrpo_plan.memory import (
     TOKEN_STEP,
     buffer_budget,
@@ -48,9 +41,7 @@ from ogrpo_plan.memory import (
     train_budget,
 )
 from ogrpo_plan.presets import DEVICES, plan_of
-from ogrpo_plan.schedule import Times, recommend, times, train_seconds
-from ogrpo_plan.simulation import Pipeline, simulate
-from ogrpo_plan.sweep import calls_of, point, push_seconds, service, sweep
+from ogrpo_plan.times import times
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(
@@ -61,8 +52,6 @@ TINY = Plan(
     train=Train(devices=1, memory_gib=1.0, tflops=1e-6, fsdp=1, microbatches=2),
     serve=Serve(devices=2, memory_gib=1.0, tokens_per_second=100.0, calls=2),
     link=Link(gigabytes_per_second=0.001, latency=0.5, sent="each"),
-    workers=(1, 4, 8),
-    steps=12,
 )
 # Embedding 11,264; a layer: q 4096, k and v 2048 each, o 4096, biases 128, MLP 33,792, norms 128.
 WEIGHTS = 11_264 + 2 * (12_288 + 128 + 33_792 + 128) + 64
@@ -98,7 +87,7 @@ def test_the_memory_of_a_training_device_worked_by_hand():
 
 
 def test_a_reference_policy_is_one_policy_more():
-    referred = replace(TINY, limits=replace(TINY.limits, reference=True))
+    referred = replace(TINY, train=replace(TINY.train, reference=True))
     assert train_budget(referred).rows["policies kept for the servers"] == 3 * 4 * WEIGHTS
 
 
@@ -235,200 +224,34 @@ def test_the_times_worked_by_hand():
     assert once.push == pytest.approx(0.5 + 2 * WEIGHTS / 1e6)
     checked = replace(TINY, link=replace(TINY.link, seconds_per_gigabyte=3e3))
     assert times(checked).push == pytest.approx(0.5 + (2 * 2 + 3 * 2) * WEIGHTS / 1e6)
-    # To twice as many servers: the link carries twice as much, and each checks by itself.
-    assert push_seconds(checked, times(checked), 2.0) == pytest.approx(
-        0.5 + (2 * 2 * 2 + 3 * 2) * WEIGHTS / 1e6
-    )
-
-
-# ------------------------------------------------------------------ the rule
-
-
-BUSY = {"draw": 10.0, "update": 2.5, "score": 0.4, "push": 2.0}
-FREE = {**BUSY, "score": 0.0, "push": 0.0}
-RULE = [
-    # A = 10 + 2/4: v = 4 makes pushes .5 <= .05 x 10; 4 updates of 2.5 and a score of .4.
-    (
-        *("both sides are busy", BUSY, {"max_staleness": 8, "max_updates": 8}, 1),
-        {
-            "v": 4,
-            "i": 4,
-            "replay": 1,
-            "batches": 1,
-            "draw_seconds": 10.5,
-            "train_seconds": 10.4,
-            "step_seconds": 10.5,
-            "trainer_idle": 0.1 / 10.5,
-            "servers_idle": 0,
-            "staleness_mean": 2.5,
-            "staleness_max": 4,
-        },
-        "",
-    ),
-    # Fresh samples reach 1 + 4 - 1 = 4, so batches up to 2 older may be drawn: 3 batches.
-    (
-        *(
-            "a buffer turns iterations into replay",
-            BUSY,
-            {"max_staleness": 6, "max_updates": 8},
-            20,
-        ),
-        {"i": 1, "replay": 4, "batches": 3, "staleness_mean": 3.5, "staleness_max": 6},
-        "",
-    ),
-    (
-        *("as far as staleness allows", BUSY, {"max_staleness": 4, "max_updates": 8}, 20),
-        {"i": 4, "replay": 1, "batches": 1},
-        "",
-    ),
-    (
-        "v is held by the staleness, where 40 would be cheap",
-        *({**BUSY, "push": 20.0}, {"max_staleness": 4, "max_updates": 8}, 1),
-        {"v": 4, "staleness_max": 4},
-        "v is held at 4 by limits.max-staleness = 4: pushes take 33% of drawing, and v = 40",
-    ),
-    (
-        *("updates are held by their limit", {**FREE, "update": 1.0}, {"max_updates": 3}, 1),
-        {"v": 1, "updates": 3, "trainer_idle": 0.7},
-        "trainer idles 70%",
-    ),
-    (
-        *("one update too many is left out", {**FREE, "update": 7.0, "score": 1.0}, {}, 1),
-        {"updates": 1, "train_seconds": 7.0},
-        "trainer idles 30%; update 2 would leave the servers idle for 33%",
-    ),
-    (
-        *("training is the slower side", {**FREE, "update": 20.0, "score": 1.0}, {}, 1),
-        {"updates": 1, "step_seconds": 20.0, "servers_idle": 0.5},
-        "servers idle 50%",
-    ),
-    (
-        "in turn a step is the sum",
-        *({"draw": 10.0, "update": 2.0, "score": 1.0, "push": 0.5}, {"lead": 0}, 1),
-        {"v": 1, "updates": 1, "step_seconds": 12.5, "staleness_mean": 0, "staleness_max": 0},
-        "limits.lead is 0",
-    ),
-]
+    cut_off = replace(TINY, batch=replace(TINY.batch, mean_tokens=16, spread=0.8))
+    assert times(cut_off).draw < 0.9 * 512 / 200  # what is above 16 is not drawn
 
 
 @pytest.mark.parametrize(
-    ("seconds", "limits", "buffered", "expected", "note"),
-    [case[1:] for case in RULE],
-    ids=[case[0] for case in RULE],
+    ("schedule", "reference", "scored", "step"),
+    [
+        (PlanSchedule(1, 1, 1), False, 0, max),
+        (PlanSchedule(1, 4, 2), False, 1, max),
+        (PlanSchedule(1, 1, 1), True, 1, max),
+        (PlanSchedule(0, 2, 3), True, 2, sum),
+    ],
 )
-def test_the_rule(seconds, limits, buffered, expected, note):
-    planned = recommend(Times(**seconds), PlanLimits(**limits), buffered=buffered)
-    assert {name: getattr(planned, name) for name in expected} == pytest.approx(expected)
-    assert note in " ".join(planned.notes)
-    assert bool(note) == bool(planned.notes)
-
-
-def test_scoring_is_paid_where_a_batch_has_several_updates_and_for_a_reference():
-    spent = Times(draw=0.0, update=10.0, score=1.0, push=0.0)
-    assert train_seconds(spent, 1, 1, reference=False) == 10
-    assert train_seconds(spent, 2, 1, reference=False) == 21
-    assert train_seconds(spent, 1, 3, reference=False) == 30
-    assert train_seconds(spent, 1, 1, reference=True) == 11
-    assert train_seconds(spent, 2, 3, reference=True) == 66
-
-
-# ------------------------------------------------------------------ simulated
-
-
-def test_the_workers_of_a_plan_draw_a_batch_in_the_time_that_was_counted():
-    """Completions all alike: 8 calls by 4 workers, half the draw each."""
-    spent = times(TINY)
-    np.testing.assert_allclose(service(TINY, spent, calls_of(TINY))(0), [spent.draw / 2] * 8)
-    uneven = replace(TINY, batch=replace(TINY.batch, spread=0.8))
-    drawn = np.concatenate([service(uneven, spent, 8)(step) for step in range(500)])
-    error = drawn.std() / np.sqrt(len(drawn))
-    assert abs(drawn.mean() - spent.draw / 2) < 4 * error
-
-
-def test_simulated_and_counted_steps_agree_where_nothing_is_uneven():
-    """With equal calls that divide among the workers, a step is max(A, B) but for the pushes' wait.
-
-    keep: nobody waits for the calls under way.
-    """
-    even = replace(
-        TINY, link=replace(TINY.link, in_flight="keep"), train=replace(TINY.train, tflops=1.0)
-    )
-    spent = times(even)
-    chosen = recommend(spent, even.limits, buffered=0)
-    assert chosen.draw_seconds > chosen.train_seconds
-    got = point(even, spent, chosen, workers=even.serve.workers, lead=chosen.lead)
-    assert 1 / got.summary.steps_per_second == pytest.approx(chosen.step_seconds)
-    assert got.summary.staleness_max == chosen.staleness_max
-    assert got.completions_per_second == pytest.approx(32 / chosen.step_seconds)
-
-
-def test_a_sweep_has_every_number_of_workers_and_grows_the_batch_from_the_plans_own():
-    spent = times(TINY)
-    chosen = recommend(spent, TINY.limits, buffered=0)
-    points = [*sweep(TINY, spent, chosen, leads=(0,))]
-    assert [(p.lead, p.workers, p.grown) for p in points] == [
-        *((lead, workers, False) for lead in (0, 1) for workers in (1, 4, 8)),
-        (1, 4, True),
-        (1, 8, True),
-    ]
-    own, grown = points[4], points[6]
-    assert own.summary == grown.summary
-    rates = [p.completions_per_second for p in points[3:6]]
-    assert rates == sorted(rates)
-
-
-# ------------------------------------------------------------------ against real runs
-
-
-def write_run(path, config, records):
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(config))
-    lines = (json.dumps({"step": step, **r}) + "\n" for step, r in enumerate(records))
-    (path / "metrics.jsonl").write_text("".join(lines))
-
-
-def phases(rollout, update, sync):
-    return {
-        "seconds/rollout": rollout,
-        "seconds/update": update,
-        "seconds/sync": sync,
-        "seconds/eval": 0.25,
-    }
-
-
-def test_a_run_ahead_is_read_back_and_predicted(tmp_path):
-    """Two calls of 3 s by one worker, 2 s of training: 6 s a step and 1 s of push every third."""
-    pipeline = Pipeline(steps=33, workers=1, lead=1, v=3, sync_seconds=1.0)
-    trace = simulate(pipeline, lambda step: np.full(2, 3.0), lambda step: 2.25)
-    waited = trace.taken - trace.requested
-    records = [
-        {
-            **phases(float(waited[step]), 2.0, 0.0),
-            "collect/seconds/workers/generating": 6.0 * step,
-            "collect/seconds/workers/publishing": step / 3,
-        }
-        for step in range(33)
-    ]
-    schedule = {"sync_interval": 3, "prompts": 4, "sync_offset": 1}
-    config = {"schedule": schedule, "rollout": {"workers": 1, "prompts_per_call": 2}}
-    write_run(tmp_path / "run", config, records)
-    seen = read_run(tmp_path / "run")
-    assert seen.calls == 2
-    assert predict(seen).steps_per_second == pytest.approx(1 / (6 + 1 / 3))
-    assert "(+0.0%)" in dict(compare(seen))["steps/s predicted"]
-    write_run(tmp_path / "short", config, records[:5])
-    with pytest.raises(ValueError, match="2 records from step 3 on: validation needs at least 7"):
-        read_run(tmp_path / "short")
-    write_run(tmp_path / "old", config, [phases(1.0, 2.0, 0.0)] * 33)
-    with pytest.raises(ValueError, match="has no collect/seconds/workers/generating: validate a"):
-        read_run(tmp_path / "old")
+def test_a_step_is_the_slower_side_or_in_turn_the_sum(schedule, reference, scored, step):
+    """Scoring is paid where a batch has several updates, and for a reference."""
+    train = replace(TINY.train, reference=reference)
+    spent = times(replace(TINY, schedule=schedule, train=train))
+    drawing = spent.draw + spent.push / schedule.sync_interval
+    training = schedule.updates_per_batch * spent.update + scored * spent.score
+    assert (spent.drawing, spent.training) == pytest.approx((drawing, training))
+    assert spent.step == pytest.approx(step((drawing, training)))
 
 
 # ------------------------------------------------------------------ the command
 
 SMALL = """--model.shape tiny --batch.prompts 4 --batch.group-size 2 --batch.prompt-length 4
 --batch.max-tokens 4 --batch.mean-tokens 3 --train.devices 1 --train.fsdp 1 --train.microbatches 1
---serve.devices 1 --serve.calls 2 --workers 1 2 --steps 10""".split()
+--serve.devices 1 --serve.calls 2""".split()
 
 
 def test_a_plan_from_the_command_line(tmp_path, capsys):
@@ -436,26 +259,29 @@ def test_a_plan_from_the_command_line(tmp_path, capsys):
     config.write_text(json.dumps(SHAPES["tiny"].to_hf()))
     folder = tmp_path / "plan"
     options = [*SMALL, "--model.config", str(config), "--run-dir", str(folder)]
-    assert main(["plan", *options]) == 0
+    assert run_plan(options) == 0
     shown = capsys.readouterr().out
     assert "Memory of one training device" in shown
-    assert "Recommended" in shown
     assert "gate sequence (sequence_low 0, sequence_high 3)" in " ".join(shown.split())
-    assert shown.splitlines()[-1].startswith("verdict: all of it fits; v = ")
     values = json.loads((folder / "plan.json").read_text())
-    assert values["schedule"]["v"] >= 1
-    assert {p["workers"] for p in values["sweep"]} == {1, 2}
-    page = (folder / "report.html").read_text()
-    assert page.count("data:image/png") == 3
-    assert "qwen2.5-1.5b" not in page or "shape" in page
+    spent, tokens = values["seconds"], values["microbatch_tokens"]
+    assert tokens == device_tokens(parse_plan(options, program="plan"))
+    assert spent["a step"] == max(
+        spent["draw a batch"] + spent["push weights"], spent["one update"]
+    )
+    rate = 4 * 2 / spent["a step"]
+    assert shown.splitlines()[-1] == (
+        f"verdict: all of it fits; {spent['a step']:.3g} s a step, {rate:.4g} completions/s"
+    )
+    assert {*values["memory"]} == {"training device", "NPU", "buffer's host"}
 
 
 def test_what_does_not_fit_is_said_with_the_remedy(tmp_path, capsys):
     options = [*SMALL, "--train.memory-gib", "0.0001", "--run-dir", str(tmp_path / "plan")]
-    assert main(["plan", *options]) == study.DOES_NOT_FIT
+    assert run_plan(options) == study.DOES_NOT_FIT
     shown = " ".join(capsys.readouterr().out.split())
     assert "the training device lacks memory: raise train.microbatches" in shown
-    assert "verdict: the training device lacks memory; v = " in shown
+    assert "verdict: the training device lacks memory; " in shown
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -473,9 +299,9 @@ def test_every_preset_of_a_real_model_is_planned():
 
 
 def test_a_preset_is_planned_from_the_command_line(capsys):
-    options = ["plan", "--preset", "r1-distill-1.5b", "--train.memory-gib", "50", "--print-config"]
+    options = ["--preset", "r1-distill-1.5b", "--train.memory-gib", "50", "--print-config"]
     with pytest.raises(SystemExit):
-        main(options)
+        run_plan(options)
     shown = capsys.readouterr().out
     for line in ("preset: r1-distill-1.5b", "max_tokens: 4096", "remat: full", "memory_gib: 50"):
         assert line in shown
@@ -486,15 +312,15 @@ def test_a_preset_is_planned_from_the_command_line(capsys):
 
 
 def test_a_machine_that_does_both_is_told_of_itself_alone(tmp_path, capsys):
-    small = ["plan", "--preset", "smollm2-135m", "--train.memory-gib", "3", "--run-dir"]
-    assert main([*small, str(tmp_path / "plan")]) == 1
+    small = ["--preset", "smollm2-135m", "--train.memory-gib", "3", "--run-dir"]
+    assert run_plan([*small, str(tmp_path / "plan")]) == 1
     shown = capsys.readouterr().out
-    assert "it lacks memory" in shown
+    assert "verdict: the training device lacks memory\n" in shown
     assert "--measure times" in shown
-    assert "workers" not in shown
+    assert "NPU" not in shown
     kept = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert kept["seconds"] == {}
-    assert sum(kept["memory"].values()) > 3 * 2**30
+    assert sum(kept["memory"]["training device"].values()) > 3 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -511,30 +337,23 @@ def test_a_machine_that_does_both_is_told_of_itself_alone(tmp_path, capsys):
         ),
         ("--batch.mean-tokens 5", "batch.mean-tokens is 5.0: give between 1 and"),
         ("--serve.tokens-per-second 0", "serve.tokens-per-second is 0.0: give a number above 0"),
-        ("--limits.lead 9", "limits.max-staleness is 8, but batches asked for limits.lead = 9"),
+        ("--schedule.sync-interval 0", "schedule.sync-interval is 0: give at least 1"),
         ("--model.config nowhere.json", "model.config nowhere.json is no file"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(options, message, capsys):
     with pytest.raises(SystemExit) as stop:  # tyro's, in a box
-        main(["plan", *SMALL, *options.split()])
+        run_plan([*SMALL, *options.split()])
     assert stop.value.code == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-def test_a_run_that_is_not_there_is_refused(capsys):
-    assert main(["plan", *SMALL, "--validate", "nowhere"]) == 2
-    assert "in nowhere (no config.json)" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def shop():
-    options = ["--model.compute", "float32", "--model.serve", "float32"]
-    return make_workshop(parse_plan([*SMALL, *options], program="plan"))
-
-
-def test_measured_speeds_take_the_place_of_the_given_ones(shop):
-    plan, found = shop.plan, measured(shop)
-    assert found.train.tflops != plan.train.tflops
-    assert found.serve.tokens_per_second != plan.serve.tokens_per_second
-    assert replace(found, train=plan.train, serve=plan.serve) == plan
+@pytest.mark.parametrize("rank", [None, 2])
+def test_measured_speeds_take_the_place_of_the_assumed_ones(rank):
+    options = ["--model.compute", "float32", "--model.serve", "float32", "--measure"]
+    adapters = [] if rank is None else ["--model.lora-rank", f"{rank}"]
+    plan = parse_plan([*SMALL, *options, *adapters], program="plan")
+    here = measured(plan)
+    assert here.train.tflops != plan.train.tflops
+    assert here.serve.tokens_per_second != plan.serve.tokens_per_second
+    assert replace(here, train=plan.train, serve=plan.serve) == plan

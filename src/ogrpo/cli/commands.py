@@ -47,7 +47,7 @@ def train(options: Sequence[str], *, program: str = "ogrpo train", preset: str =
 
 
 def evaluate(options: Sequence[str]) -> int:
-    """Evaluates a model, or judges its answers again."""
+    """Evaluates a model on held-out problems."""
     from ogrpo.cli.options import parse_eval
 
     config = parse_eval(options)
@@ -57,7 +57,7 @@ def evaluate(options: Sequence[str]) -> int:
 
 
 def plan(options: Sequence[str]) -> int:
-    """Says what fits, how long a step takes, and which schedule keeps both sides busy."""
+    """Says what fits, and how long a step takes."""
     from rich.console import Console
 
     from ogrpo_plan.main import run

@@ -1,1 +1,0 @@
-"""Completions that reuse saves, methods compared at equal budgets."""

@@ -1,1 +1,0 @@
-"""Workers, slow and uneven engines: pace, staleness and Pass@1, beside what `plan` predicts."""
