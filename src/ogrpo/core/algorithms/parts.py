@@ -120,7 +120,7 @@ CENTERS = {"exact": objectives.exact_center, "unit": objectives.unit_center}
 
 
 class Factor(NamedTuple):
-    """What a token's loss is multiplied by, held constant: a weight, or a mask of 0 and 1."""
+    """A factor of the losses of tokens, held constant: a weight, or a mask of 0 and 1."""
 
     fn: Callable[..., jax.Array]
     """A weight's `(log_ratio, mask, *, bounds) -> [..., T]`; a gate's `(seen, advantages, mask, *,
@@ -336,9 +336,9 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
 
     def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss on ratios pi/pi_k, times a weight of pi_k/mu."""
-        own = {name: value for name, value in knobs.items() if name not in weight.knobs}
+        rest = {name: value for name, value in knobs.items() if name not in weight.knobs}
         weight_fn = partial(weight.fn, **weight.bounds(knobs))
-        inner = partial(algorithm.loss, **own)
+        inner = partial(algorithm.loss, **rest)
         return corrected(log_probs, batch, objective_fn=inner, weight_fn=weight_fn)
 
     return replace(
@@ -359,8 +359,8 @@ def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
 
     def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss where every gate is open, held constant, and 0 elsewhere."""
-        own = {name: value for name, value in knobs.items() if name not in of_gates}
-        losses = algorithm.loss(log_probs, batch, **own)
+        rest = {name: value for name, value in knobs.items() if name not in of_gates}
+        losses = algorithm.loss(log_probs, batch, **rest)
         held, batch = objectives.masked_batch(jax.lax.stop_gradient(log_probs), batch)
         seen = _seen_by_gates(held, batch, algorithm.reads | of)
         for gate in stack:
