@@ -33,6 +33,13 @@ ADDED: Mapping[str, Any] = {
 }
 """Options that the trainer did not have at first, each by its class, with values that leave a
 cell's key as it was: cells that were measured before are found."""
+GONE: Mapping[str, Mapping[str, Any]] = {
+    "Rollout": {"push": "merged"},
+    "Replay": {"log_prob_dtype": "float32"},
+    "Optimizer": {"offload": False},
+}
+"""Options that the trainer had when cells were measured, by their class, with the values that those
+cells had: their keys stay as they were."""
 FRESH_SEEDS = 5
 """Least number of seeds that a figure is of."""
 
@@ -117,11 +124,12 @@ def plain_config(config: Any) -> Any:
     if dataclasses.is_dataclass(config):
         values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
         group = type(config).__name__
-        return {
+        kept = {
             name: plain_config(value)
             for name, value in values.items()
             if ADDED.get(f"{group}.{name}", dataclasses.MISSING) != value
         }
+        return {**kept, **GONE.get(group, {})}
     if isinstance(config, Mapping):
         return {str(name): plain_config(value) for name, value in config.items()}
     if isinstance(config, list | tuple):

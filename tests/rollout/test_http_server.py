@@ -40,7 +40,6 @@ def service():
     model = ServedModel(
         engine=Steady(),
         params_fn=lambda tensors: tensors,
-        adapt_fn=lambda params, tensors, scale: params,
         score_fn=lambda params, sequences: [np.zeros(len(ids) - 1) for ids in sequences],
         decode_fn=lambda ids: " ".join(map(str, ids)),
         shapes={"a": [2]},
