@@ -16,7 +16,7 @@ from ogrpo.rollout.vllm.api import ask_health
 from tests.rollout.vllm import world
 
 PYTHON = os.environ.get("OGRPO_VLLM_PYTHON")
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 
 
 def pytest_collection_modifyitems(items):
