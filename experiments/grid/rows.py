@@ -99,15 +99,8 @@ class CellFiles:
 
 def place_in_study(cell: Cell) -> Row:
     """Returns the part of a row that says which cell it is of."""
-    return {
-        "key": cell.key,
-        "label": cell.label,
-        "role": cell.role,
-        "coordinates": dict(cell.coordinates),
-        "setting": dict(cell.setting),
-        "seed": cell.seed,
-        "measure": cell.measure,
-    }
+    place = {name: getattr(cell, name) for name in PLACE}
+    return {**place, "coordinates": dict(cell.coordinates), "setting": dict(cell.setting)}
 
 
 def rows_file(study: str) -> Path:

@@ -30,7 +30,8 @@ def trained(cell: Cell, bench: Bench) -> Record:
         if run.state is None or run.ended != "whole":
             return row
         scores = scores_of(run.state, parts)
-    return {**row, "final": {**row["final"], **scores}}
+    axes = {name: value for name, value in row["final"].items() if not name.startswith("pass@")}
+    return {**row, "final": {**axes, **scores}}
 
 
 def untouched(cell: Cell, bench: Bench) -> Record:
