@@ -1,7 +1,7 @@
 """`real`: what do the claims of the small decoder show on a real language model?
 
 Command: python -m experiments.run real --jobs 2
-Hardware and time: two CPU cores, 34 cells of about ten core-minutes.
+Hardware and time: two CPU cores, 20 cells of ten to fourteen core-minutes.
 
 SmolLM2-135M-Instruct on word problems in plain English (`--preset smollm2-135m`). What is compared,
 by which measure and when it stops is laid down in protocol.md before the confirmation runs. The
@@ -100,7 +100,7 @@ class RealStudy(TunedStudy):
     """Which to run, by name."""
     tuning_seeds: tuple[int, ...] = (20,)
     """Seeds that the learning rate is chosen on."""
-    rates: tuple[float, ...] = (2e-5, 4e-5, 8e-5)
+    rates: tuple[float, ...] = (1e-5, 2e-5, 4e-5, 8e-5)
     """Learning rates that are tried for v1-i1; every method then has the best of them."""
     base: TrainConfig = field(default_factory=base)
 
