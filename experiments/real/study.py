@@ -20,7 +20,7 @@ from experiments.grid.cell import SIGNALS, Cell, Role, Watch
 from experiments.grid.figures import Picture, all_axes
 from experiments.grid.rows import Rows, judged_by, of_labels, reported
 from experiments.grid.signals import ending
-from experiments.grid.study import Crossing, Stage, TunedStudy
+from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import (
     COMPLETIONS,
     ENTROPY,
@@ -129,19 +129,15 @@ class RealStudy(TunedStudy):
         place = self.place(ON_POLICY, {}, METHODS[ON_POLICY])
         return [place.with_rate(rate) for rate in self.rates]
 
-    def stages(self) -> Sequence[Stage]:
-        """The rate is chosen, then methods are compared, seed after seed."""
-        return (self.tuning, *(partial(self.comparing, seeds=(seed,)) for seed in self.seeds))
-
-    def comparing(self, rows: Rows, seeds: Sequence[int] | None = None) -> Sequence[Cell]:
-        """Returns the cells of these seeds, and once the weights before training."""
+    def comparing(self, rows: Rows) -> Sequence[Cell]:
+        """Returns the weights before training, and every method's cells, seed after seed."""
         best = best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
         if not best:
             return []
-        rate, seeds = float(best[0].setting["rate"]), seeds or self.seeds
-        cells = cells_of([place.with_rate(rate) for place in self.places()], "report", seeds)
+        rate = float(best[0].setting["rate"])
         start = replace(self.place(BEFORE, {}).cell("pilot", self.seeds[0]), measure=UNTOUCHED)
-        return [start] * (seeds[0] == self.seeds[0]) + cells
+        places = [place.with_rate(rate) for place in self.places()]
+        return [start, *cells_of(places, "report", self.seeds)]
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns the three measures, what they cost, and the claims."""

@@ -17,20 +17,17 @@ def row(cell, score):
     return {**place, "coordinates": {}, "setting": dict(cell.setting), **result}
 
 
-def test_a_session_measures_whole_seeds_at_the_rate_that_on_policy_training_chose():
-    tuning, *seeds = STUDY.stages()
+def test_methods_are_compared_seed_after_seed_at_the_rate_that_on_policy_training_chose():
+    tuning, comparing = STUDY.stages()
     tried = tuning([])
-    assert [cell.setting["rate"] for cell in tried] == [2e-5, 4e-5, 8e-5]
-    rows = [row(cell, score) for cell, score in zip(tried, (0.2, 0.4, 0.3), strict=True)]
-    before, *first = seeds[0](rows)
+    assert [cell.setting["rate"] for cell in tried] == [1e-5, 2e-5, 4e-5, 8e-5]
+    rows = [row(cell, score) for cell, score in zip(tried, (0.1, 0.2, 0.4, 0.3), strict=True)]
+    before, *cells = comparing(rows)
     assert (before.measure, before.role) == (UNTOUCHED, "pilot")
-    assert [cell.label for cell in first] == [*FIRST]
-    second = seeds[1](rows)
-    assert len(seeds) == 5
-    assert [cell.label for cell in second] == [*FIRST]
-    assert [{cell.seed for cell in each} for each in (first, second)] == [{10}, {11}]
-    assert {cell.setting["rate"] for cell in (*first, *second)} == {4e-5}
-    assert {cell.measure for cell in (*tried, *first)} == {TRAINED}
+    order = [(seed, label) for seed in range(10, 15) for label in FIRST]
+    assert [(cell.seed, cell.label) for cell in cells] == order
+    assert {cell.setting["rate"] for cell in cells} == {4e-5}
+    assert {cell.measure for cell in (*tried, *cells)} == {TRAINED}
 
 
 def test_every_method_is_accepted_and_a_quarter_has_as_many_updates():
