@@ -46,6 +46,6 @@ def test_claims_name_methods_and_the_finished_cells_of_a_session_are_put_back(tm
     assert of_claim(CLAIMS[0], rows).values == ()
     files = CellFiles(tmp_path)
     files.open()
-    assert [files.restore(each) for each in (*rows, rows[0])] == [True] * 3 + [False]
+    assert [files.restore(each) for each in (*rows, rows[0])] == [True] * 4 + [False]
     assert files.row(cells[0], STUDY.base)["final"] == rows[0]["final"]
     assert all(map(files.has, cells))
