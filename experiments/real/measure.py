@@ -15,8 +15,10 @@ from ogrpo.loop.state import LoopState
 
 TEMPERATURES = (0.25, 0.5)
 """Beside that of the run's own evaluations, 1."""
-ON_THE_WAY = 32
-"""Held-out problems of the evaluations within a run, which nothing is decided on."""
+ON_THE_WAY = 2
+"""Held-out problems of the evaluations within a run, which nothing is shown of."""
+SAMPLES = 2
+"""Completions a problem at these temperatures; there are `evaluation.samples` at 1."""
 TRAINED = "experiments.real.measure:trained"
 UNTOUCHED = "experiments.real.measure:untouched"
 
@@ -47,7 +49,7 @@ def scores_of(state: LoopState, parts: Parts) -> Record:
     evaluator, seed = parts.evaluator, stream_seed(parts.seed, "evaluation", state.step)
     evaluator.engine.publish(state.evaluated.whole(), state.step)
     for temperature in TEMPERATURES:
-        sampling = replace(evaluator.sampling, temperature=temperature)
+        sampling = replace(evaluator.sampling, temperature=temperature, group_size=SAMPLES)
         verdicts = evaluator.judge(evaluator.engine.generate(parts.prompts.heldout, sampling, seed))
         success = success_reward(verdicts.values, verdicts.success)
         assert success is not None, "the judge of the task says right or wrong"

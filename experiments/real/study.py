@@ -1,7 +1,7 @@
 """`real`: what do the claims of the small decoder show on a real language model?
 
 Command: python -m experiments.run real --jobs 2
-Hardware and time: two CPU cores, 20 cells of ten to fourteen core-minutes.
+Hardware and time: two CPU cores, 15 cells of about fifteen core-minutes.
 
 SmolLM2-135M-Instruct on word problems in plain English (`--preset smollm2-135m`). What is compared,
 by which measure and when it stops is laid down in protocol.md before the confirmation runs. The
@@ -10,15 +10,18 @@ best of sampled Pass@1 over temperatures, the third Pass@4.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import ClassVar, Self
 
-from experiments.grid.cell import SIGNALS, Cell, Role, Watch
-from experiments.grid.figures import Picture, all_axes
-from experiments.grid.rows import Rows, judged_by, of_labels, reported
+from matplotlib.figure import Figure
+
+from experiments.grid.cell import SIGNALS, Cell, Role, Watch, place_name
+from experiments.grid.figures import COLORS, Picture, legend_below
+from experiments.grid.rows import Rows, final, groups, judged_by, of_labels, reported
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import (
@@ -29,11 +32,14 @@ from experiments.grid.tables import (
     UPDATES,
     Column,
     Section,
+    Table,
     claims_table,
+    in_order,
+    plus_minus,
     score,
-    summary,
 )
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of
+from experiments.grid.verdicts import mean_and_interval, of_claim
 from experiments.real.measure import TRAINED, UNTOUCHED
 from experiments.real.methods import CLAIMS, FIRST, METHODS, ON_POLICY, STEPS
 from ogrpo.config.schedule import Schedule
@@ -42,6 +48,8 @@ from ogrpo.setup.presets import smollm2_135m
 
 PROTOCOL = Path(__file__).with_name("protocol.md")
 PRIMARY = "pass@1/greedy"
+MEASURES = {PRIMARY: "Pass@1, greedy", "pass@1/best": "best sampled", "pass@4/sampled": "Pass@4"}
+"""The three measures of protocol.md, each with its heading."""
 BEFORE = "before training"
 COLUMNS = (
     *(COMPLETIONS, UPDATES),
@@ -87,6 +95,7 @@ class RealStudy(TunedStudy):
     """The claims of docs/results.md on SmolLM2-135M."""
 
     name = "real"
+    pages = ("real.md",)
     question = "What do the claims of the small decoder show on a real language model?"
     evaluations = 1
     watch = Watch((*SIGNALS, "mismatch", "length"))
@@ -135,16 +144,22 @@ class RealStudy(TunedStudy):
         if not best:
             return []
         rate = float(best[0].setting["rate"])
-        start = replace(self.place(BEFORE, {}).cell("pilot", self.seeds[0]), measure=UNTOUCHED)
+        start = self.place(BEFORE, {}).cell("report", self.seeds[0])
+        start = replace(start, role="pilot", measure=UNTOUCHED)
         places = [place.with_rate(rate) for place in self.places()]
         return [start, *cells_of(places, "report", self.seeds)]
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns the three measures, what they cost, and the claims."""
-        before = [{**row, "role": "report"} for row in rows if row["label"] == BEFORE]
+        before = [
+            {**row, "role": "report", "evaluations": {}, "steps": {}}
+            | {"final": {"completions": 0, "updates": 0, **row["final"]}}
+            for row in rows
+            if row["label"] == BEFORE
+        ]
         rows = of_labels(rows, self.methods)
         digest = hashlib.sha256(PROTOCOL.read_bytes()).hexdigest()
-        claims = claims_table(CLAIMS, [judged_by(row, PRIMARY) for row in rows])
+        gains = [Column(f"{head}, gain", gain(before, name)) for name, head in MEASURES.items()]
         return [
             Section(
                 "Protocol",
@@ -153,16 +168,68 @@ class RealStudy(TunedStudy):
             Section(
                 "Claims",
                 "Decided on greedy Pass@1, the first measure of protocol.md, by the rule of"
-                " docs/studies.md.",
-                [replace(claims, name="claims-greedy")],
+                f" docs/studies.md; those whose two methods have {len(self.seeds)} seeds each.",
+                [self.decided(rows)],
             ),
             Section(
                 "Scores",
-                "128 test problems, mean and 95 % interval over seeds that nothing was chosen on."
+                "128 test problems, mean and 95 % interval over seeds that nothing was chosen on;"
+                " a gain is over the weights before training, on the same problems."
                 " Best sampled is the highest of the temperatures .25, .5 and 1, so that a method"
                 " that sharpens alone gains nothing. The rate was chosen for v1-i1 by greedy Pass@1"
                 f" on validation problems, of {', '.join(f'{rate:g}' for rate in self.rates)}.",
-                [summary([*before, *rows], COLUMNS)],
+                [
+                    self.listed([*before, *rows], COLUMNS, "summary"),
+                    self.listed(rows, gains, "gains"),
+                ],
+                [Picture("scores", partial(scores, reported(rows), before))],
             ),
-            Section("Curves", pictures=[Picture("curves", partial(all_axes, reported(rows)))]),
         ]
+
+    def listed(self, rows: Rows, columns: Sequence[Column], name: str) -> Table:
+        """Returns a table of the methods in their order."""
+        return in_order(rows, (BEFORE, *METHODS), columns, name=name)
+
+    def decided(self, rows: Rows) -> Table:
+        """Returns the claims of which both methods have all seeds, with what measure 2 says."""
+        greedy, best = ([judged_by(row, name) for row in rows] for name in [*MEASURES][:2])
+        whole = [one for one in CLAIMS if len(of_claim(one, greedy).values) == len(self.seeds)]
+        table = claims_table(whole, greedy)
+        lines = []
+        for one, line in zip(whole, table.lines, strict=True):
+            first, second = of_claim(one, greedy), of_claim(one, best)
+            other = first.interval[0] * second.interval[0] < 0
+            lines.append([*line[:3], second.text() + " (other sign)" * other])
+        columns = (*table.columns[:3], "the same of best sampled")
+        return Table("claims-greedy", columns, lines)
+
+
+def gain(before: Rows, name: str) -> Callable[[Rows], str]:
+    """Returns a column: a final score less that of the weights before training."""
+
+    def column(rows: Rows) -> str:
+        start = final(before[0], name) if before else nan
+        return plus_minus([final(row, name) - start for row in rows], "+.3f")
+
+    return column
+
+
+def scores(rows: Rows, before: Rows) -> Figure:
+    """Draws the measures of each method: its seeds, their mean with its interval, the start."""
+    trials = groups(rows)
+    figure = Figure(figsize=(11.5, 1.6 + 0.42 * len(trials)), layout="constrained")
+    panels = figure.subplots(1, len(MEASURES), sharey=True, squeeze=False)[0]
+    for axes, (name, head) in zip(panels, MEASURES.items(), strict=True):
+        for n, of_place in enumerate(trials.values()):
+            values = [final(row, name) for row in of_place]
+            mean, half = mean_and_interval(values)
+            color = COLORS[n % len(COLORS)]
+            axes.plot(values, [n] * len(values), ".", color=color, alpha=0.4)
+            axes.errorbar(mean, n, xerr=half, fmt="o", color=color, capsize=3)
+        for row in before:
+            axes.axvline(final(row, name), color="#444444", linestyle=":", label=BEFORE)
+        axes.set_xlabel(head)
+    panels[0].set_yticks(range(len(trials)), [place_name(place) for place in trials])
+    panels[0].invert_yaxis()
+    legend_below(figure)
+    return figure

@@ -24,6 +24,7 @@ def test_methods_are_compared_seed_after_seed_at_the_rate_that_on_policy_trainin
     rows = [row(cell, score) for cell, score in zip(tried, (0.1, 0.2, 0.4, 0.3), strict=True)]
     before, *cells = comparing(rows)
     assert (before.measure, before.role) == (UNTOUCHED, "pilot")
+    assert {cell.config.evaluation.split for cell in (before, *cells)} == {"test"}
     order = [(seed, label) for seed in range(10, 15) for label in FIRST]
     assert [(cell.seed, cell.label) for cell in cells] == order
     assert {cell.setting["rate"] for cell in cells} == {4e-5}
