@@ -11,18 +11,18 @@ INTERVAL = STEPS // 2
 STALE: Changes = {"schedule": {"sync_interval": INTERVAL}}
 POSITIVES: Changes = {"algorithm": "positives"}
 REUSED: Changes = {
-    "schedule": {"replay": 4, "steps": STEPS // 4},
+    "schedule": {"steps": STEPS // 2, "prompts": 4, "replay": 4, "draw": 4},
     "replay": {"groups": 32, "sampler": "uniform", "refuse_zero_variance": True},
 }
-"""As many updates as the others, on a quarter of their completions."""
+"""A quarter of the others' completions, and as many groups in updates: 32 batches of four."""
 INT8: Changes = {"rollout": {"quantize": "int8"}}
 CORRECTED: Changes = {"algorithm": "grpo", **INT8}
 """pi/pi_k is clipped, and pi_k/mu is what the correction weighs by."""
 
 METHODS: dict[str, Changes] = {
     ON_POLICY: {},
-    QUARTER: joined(POSITIVES, REUSED),
     f"GRPO, interval {INTERVAL}": STALE,
+    QUARTER: joined(POSITIVES, REUSED),
     f"REINFORCE, interval {INTERVAL}": joined(rec.METHODS["REINFORCE"], STALE),
     "positives": POSITIVES,
     "int8": INT8,

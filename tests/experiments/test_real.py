@@ -31,13 +31,13 @@ def test_methods_are_compared_seed_after_seed_at_the_rate_that_on_policy_trainin
     assert {cell.measure for cell in (*tried, *cells)} == {TRAINED}
 
 
-def test_every_method_is_accepted_and_a_quarter_has_as_many_updates():
+def test_every_method_is_accepted_and_a_quarter_trains_on_as_many_groups():
     study = replace(STUDY, methods=tuple(METHODS))
     schedules = {place.label: place.config.schedule for place in study.places()}
     assert set(schedules) == set(METHODS)
     one, reused = schedules["positives"], schedules["positives, a quarter drawn 4 times"]
-    assert one.updates == reused.updates
-    assert one.steps == 4 * reused.steps
+    assert one.steps * one.prompts == 4 * reused.steps * reused.prompts
+    assert one.updates * one.prompts == reused.updates * reused.draw
 
 
 def test_claims_name_methods_and_the_finished_cells_of_a_session_are_put_back(tmp_path):
