@@ -21,20 +21,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from experiments.grid.cell import SIGNALS, Watch
+from experiments.grid.columns import FINAL, Column, Value, against, over_run, plus_minus
 from experiments.grid.figures import Picture, all_axes, small_multiples
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
 from experiments.grid.study import Crossing, TunedStudy
-from experiments.grid.tables import (
-    FINAL,
-    Column,
-    Section,
-    Table,
-    Value,
-    against,
-    in_order,
-    over_run,
-    plus_minus,
-)
+from experiments.grid.tables import Section, Table, in_order
 from experiments.grid.verdicts import claim
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.flops import parameters

@@ -24,11 +24,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell, Watch
+from experiments.grid.columns import score
 from experiments.grid.figures import LABELS, Picture
 from experiments.grid.rows import Row, Rows, final, where
 from experiments.grid.signals import FALL, alarms, early, fall, fallen, fell, measured, rank
 from experiments.grid.study import Stage, Study
-from experiments.grid.tables import Section, Table, score
+from experiments.grid.tables import Section, Table
 from experiments.grid.variants import Changes, Variant, accepted, brief, cells_of
 from experiments.grid.verdicts import Pick, Relation, claim
 from ogrpo.config.train import TrainConfig

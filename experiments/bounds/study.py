@@ -18,10 +18,11 @@ from experiments.bounds.exact import Bandit, Constants
 from experiments.bounds.measure import BanditRun, Pairs, SampledRun, Thresholds
 from experiments.bounds.plots import PLOTS, TOLERANCE, Record, Records, of_part, vacuity
 from experiments.grid.cell import Cell
+from experiments.grid.columns import plus_minus
 from experiments.grid.figures import Picture
 from experiments.grid.rows import Rows, where
 from experiments.grid.study import Stage, Study
-from experiments.grid.tables import Section, Table, plus_minus
+from experiments.grid.tables import Section, Table
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Override
 from ogrpo.config.values import require

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from experiments.grid.columns import ENTROPY, FELL, GREEDY, KL, SAMPLED
 from experiments.grid.rows import Rows
 from experiments.grid.study import Crossing, TunedStudy
-from experiments.grid.tables import ENTROPY, FELL, GREEDY, KL, SAMPLED, Section
+from experiments.grid.tables import Section
 from experiments.grid.verdicts import claim
 
 METHODS = ("reinforce", "off_policy_grpo", "dual_clip")

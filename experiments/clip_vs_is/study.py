@@ -19,24 +19,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.grid.figures import curves
-from experiments.grid.rows import SCORE, Rows, final, reported, where
-from experiments.grid.signals import fallen
-from experiments.grid.study import TunedStudy
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     ENTROPY,
     FELL,
     GREEDY,
     KL,
     SAMPLED,
     Column,
-    Section,
-    Table,
     against,
     plus_minus,
     score,
-    summary,
 )
+from experiments.grid.figures import curves
+from experiments.grid.rows import SCORE, Rows, final, reported, where
+from experiments.grid.signals import fallen
+from experiments.grid.study import TunedStudy
+from experiments.grid.tables import Section, Table, summary
 from experiments.grid.variants import Changes, Variant, joined
 from experiments.grid.verdicts import claim
 

@@ -23,6 +23,7 @@ COLORS = (
 DASHES = ("-", "--", ":")
 SAMPLES = 64
 SPIKE = 20
+"""Times that the largest value may be most of the others."""
 LABELS = {
     SCORE: "Pass@1, sampled",
     "pass@1/greedy": "Pass@1, greedy",
@@ -47,25 +48,22 @@ class Axis(NamedTuple):
 
     name: str
     label: str
-    of: Callable[[Columns], Array]
+    parts: tuple[str, ...] = ()
+    """Counters whose sum it is, where it is not one itself."""
+
+    def of(self, columns: Columns) -> Array:
+        """Returns its values."""
+        return np.sum([np.asarray(columns[n], np.float64) for n in self.parts or (self.name,)], 0)
 
 
-def _column(name: str, columns: Columns) -> Array:
-    return np.asarray(columns[name], np.float64)
-
-
-def _flops(columns: Columns) -> Array:
-    return _column("flops/rollout", columns) + _column("flops/update", columns)
-
-
-UPDATES = Axis("updates", "updates", partial(_column, "updates"))
+UPDATES = Axis("updates", "updates")
 AXES = (
-    Axis("step", "iterations", partial(_column, "step")),
+    Axis("step", "iterations"),
     UPDATES,
-    Axis("completions", "completions collected", partial(_column, "completions")),
-    Axis("tokens", "tokens generated", partial(_column, "tokens")),
-    Axis("flops", "FLOPs", _flops),
-    Axis("seconds", "seconds, without compiling and evaluating", partial(_column, "seconds")),
+    Axis("completions", "completions collected"),
+    Axis("tokens", "tokens generated"),
+    Axis("flops", "FLOPs", ("flops/rollout", "flops/update")),
+    Axis("seconds", "seconds, without compiling and evaluating"),
 )
 
 
@@ -115,14 +113,6 @@ def draw(axes: Axes, rows: Rows, axis: Axis, name: str, label: str, number: int)
     axes.fill_between(places, mean - half, mean + half, color=color, alpha=0.18, linewidth=0)
 
 
-def show_spikes(axes: Axes) -> None:
-    """Sets a scale that is logarithmic beyond most values, where a few would hide the rest."""
-    values = np.abs([y for line in axes.lines for y in np.asarray(line.get_ydata(), np.float64)])
-    if len(values) and values.max() > SPIKE * (most := np.quantile(values, 0.9)) > 0:
-        axes.set_yscale("asinh", linear_width=most)
-        axes.yaxis.set_major_locator(AsinhLocator(most, numticks=5))
-
-
 def legend_below(figure: Figure, columns: int = 4) -> None:
     """Puts the legend of the first panel below the figure, if it has one."""
     handles, names = figure.axes[0].get_legend_handles_labels()
@@ -150,7 +140,10 @@ def all_axes(rows: Rows, name: str = SCORE) -> Figure:
 def small_multiples(
     rows: Rows, names: Sequence[str], *, axis: str = "step", columns: int = 3
 ) -> Figure:
-    """Draws several scores and signals against one axis, a panel each."""
+    """Draws several scores and signals against one axis, a panel each.
+
+    Its scale is logarithmic beyond most values where a few would hide the rest.
+    """
     shared = next(a for a in AXES if a.name == axis)
     height = -(-len(names) // columns)
     figure = Figure(figsize=(3.9 * columns, 2.7 * height + 0.8), layout="constrained")
@@ -158,7 +151,10 @@ def small_multiples(
     for axes, name in zip(panels, names, strict=False):
         for n, (place, trials) in enumerate(groups(rows).items()):
             draw(axes, trials, shared, name, place_name(place), n)
-        show_spikes(axes)
+        heights = np.abs([y for line in axes.lines for y in np.asarray(line.get_ydata(), float)])
+        if len(heights) and heights.max() > SPIKE * (most := np.quantile(heights, 0.9)) > 0:
+            axes.set_yscale("asinh", linear_width=most)
+            axes.yaxis.set_major_locator(AsinhLocator(most, numticks=5))
         axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
         axes.set_xlabel(shared.label, fontsize=9)
     for axes in panels:

@@ -36,13 +36,18 @@ RULES = (
 def write_page(study: Study, rows: Rows, failed: Rows, folder: Path, *, command: str) -> Path:
     """Writes `folder`/report.html with its figures inside; they lie in `folder`/plots, too."""
     plots = folder / "plots"
-    make_folder(plots)
+    make_folder(folder)
+
+    def inside(picture: Picture) -> dict[str, str]:
+        data = base64.b64encode(drawn(picture, plots).read_bytes()).decode()
+        return {"name": picture.name, "data": data, "caption": picture.caption}
+
     sections = [
         {
             "heading": section.heading,
             "paragraphs": [text for text in section.text.split("\n\n") if text],
             "tables": section.tables,
-            "pictures": [_drawn(picture, plots) for picture in section.pictures],
+            "pictures": [*map(inside, section.pictures)],
         }
         for section in all_sections(study, rows, failed)
     ]
@@ -93,12 +98,13 @@ def facts(rows: Rows, failed: Rows, command: str) -> list[tuple[str, str]]:
     ]
 
 
-def _drawn(picture: Picture, folder: Path) -> dict[str, str]:
+def drawn(picture: Picture, folder: Path) -> Path:
+    """Draws a picture into a folder; returns its file."""
+    make_folder(folder)
     path = folder / f"{picture.name}.png"
     with mpl.rc_context(STYLE):
         save_figure(picture.draw(), path)
-    data = base64.b64encode(path.read_bytes()).decode()
-    return {"name": picture.name, "data": data, "caption": picture.caption}
+    return path
 
 
 def write_docs(study: Study, rows: Rows, failed: Rows) -> list[Path]:
@@ -106,7 +112,8 @@ def write_docs(study: Study, rows: Rows, failed: Rows) -> list[Path]:
     sections = all_sections(study, rows, failed)
     tables = [table for section in sections for table in section.tables]
     pictures = {picture.name: picture for section in sections for picture in section.pictures}
-    folder, written = DOCS / "studies" / study.name, []
+    folder = DOCS / "studies" / study.name
+    written: list[Path] = []
     for page in [DOCS / name for name in study.pages]:
         text = with_tables(read_text(page), study.name, tables)
         for name in shown_figures(text, study.name):
@@ -114,10 +121,7 @@ def write_docs(study: Study, rows: Rows, failed: Rows) -> list[Path]:
                 raise ValueError(
                     f"there is no figure {name!r} in {study.name}: it has {[*pictures]}"
                 )
-            make_folder(folder)
-            with mpl.rc_context(STYLE):
-                save_figure(pictures[name].draw(), folder / f"{name}.png")
-            written.append(folder / f"{name}.png")
+            written.append(drawn(pictures[name], folder))
         write_text(page, text)
         written.append(page)
     return written

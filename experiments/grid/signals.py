@@ -1,25 +1,18 @@
 """Signals of a run against its score: when the score falls, and which signal warned before."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
 from experiments.grid.figures import UPDATES, Array, columns_of, curve
-from experiments.grid.rows import SCORE, Row, Rows, final
+from experiments.grid.rows import SCORE, Row, Rows
 
-SIGNS = {"kl/pi_mu": 1, "ess": -1, "ratio/tail": 1, "chi_square": 1, "entropy": 1}
-"""Signals, and whether trouble shows as more (1) or less (-1) of them."""
 FALL = 0.7
 """A score has fallen where it is below so much of the best one before."""
 FALSE_ALARMS = 0.1
-"""Share of the runs that did not fall which a threshold may be crossed by."""
+"""Share of the runs that did not fall which may cross a limit."""
 LATE = 0.9
 """Share of a run's updates after which its last tenth begins."""
-
-
-def ended_below_start(row: Row) -> bool:
-    """Whether a run ended below its first score."""
-    return final(row) < row["evaluations"][SCORE][0]
 
 
 def fall(row: Row) -> float | None:
@@ -45,24 +38,12 @@ def measured(row: Row, name: str) -> Array:
     return np.array(known, np.float64)
 
 
-def stretch(row: Row, name: str, begin: float, end: float) -> float:
-    """Returns the mean of a signal over a stretch of a run; NaN of nothing.
-
-    Args:
-      row: of the run.
-      name: of the signal.
-      begin: of the stretch, as a share of what was measured.
-      end: of the stretch.
-    """
-    values = measured(row, name)
-    first = min(round(len(values) * begin), max(len(values) - 1, 0))
-    part = values[first : max(round(len(values) * end), first + 1)]
-    return float(part.mean()) if len(part) else float("nan")
-
-
 def early(row: Row, name: str, part: float, sign: int) -> float:
     """Returns a signal's mean over the first `part`; the worst value if it was never finite."""
-    return float(np.nan_to_num(stretch(row, name, 0.0, part), nan=sign * np.inf))
+    values = measured(row, name)
+    first = values[: max(round(len(values) * part), 1)]
+    mean = float(first.mean()) if len(first) else float("nan")
+    return float(np.nan_to_num(mean, nan=sign * np.inf))
 
 
 def late(row: Row, name: str) -> float:
@@ -103,31 +84,25 @@ def rank(
     return (won / pairs if pairs else float("nan")), pairs
 
 
-def first_alarm(row: Row, name: str, sign: int, threshold: float) -> float | None:
-    """Returns the first update at which a signal was beyond a threshold."""
-    updates, values = curve(row, UPDATES, name)
-    beyond = np.flatnonzero(sign * values > threshold)
-    return float(updates[beyond[0]]) if len(beyond) else None
-
-
-def threshold(rows: Iterable[Row], name: str, sign: int) -> float:
-    """Returns what `FALSE_ALARMS` of the runs that did not fall went beyond; infinity of no run."""
-    tops = [float((sign * values).max()) for row in rows if len(values := measured(row, name))]
-    return float(np.quantile(tops, 1 - FALSE_ALARMS, method="higher")) if tops else float("inf")
-
-
 def alarms(
     rows: Rows, signs: Mapping[str, int], fold: Callable[[Row], Hashable]
 ) -> list[dict[str, float | None]]:
-    """Returns each run's first alarm of every signal, thresholds being of the other folds' runs."""
-    limits: dict[tuple[Hashable, str], float] = {}
-    for out in {fold(row) for row in rows}:
-        others = [row for row in rows if fold(row) != out and not fell(row)]
-        limits |= {(out, name): threshold(others, name, sign) for name, sign in signs.items()}
-    return [
-        {
-            name: first_alarm(row, name, sign, limits[fold(row), name])
-            for name, sign in signs.items()
-        }
-        for row in rows
-    ]
+    """Returns each run's first alarm of every signal: the update at which it was beyond its limit.
+
+    A limit is what `FALSE_ALARMS` of the other folds' runs that did not fall went beyond, infinity
+    where there is none.
+    """
+
+    def limit(out: Hashable, name: str, sign: int) -> float:
+        others = [measured(row, name) for row in rows if fold(row) != out and not fell(row)]
+        tops = [float((sign * values).max()) for values in others if len(values)]
+        return float(np.quantile(tops, 1 - FALSE_ALARMS, method="higher")) if tops else np.inf
+
+    def first(row: Row, name: str, sign: int) -> float | None:
+        updates, values = curve(row, UPDATES, name)
+        beyond = np.flatnonzero(sign * values > limits[fold(row), name])
+        return float(updates[beyond[0]]) if len(beyond) else None
+
+    folds = {fold(row) for row in rows}
+    limits = {(out, name): limit(out, name, signs[name]) for out in folds for name in signs}
+    return [{name: first(row, name, sign) for name, sign in signs.items()} for row in rows]

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_type_hints
 import tyro
 
 from experiments.grid.cell import Cell, Watch
+from experiments.grid.columns import Column, at
 from experiments.grid.figures import curves
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
-from experiments.grid.tables import Column, Heads, Section, at, by_value, scores_at, summary
+from experiments.grid.tables import Heads, Section, by_value, scores_at, summary
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, brief, cells_of
 from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
@@ -124,8 +125,11 @@ class Study(ABC):
         return ()
 
     def quickened(self) -> Self:
-        """Returns the defaults with --quick."""
-        base = quick_base(self.base)
+        """Returns the defaults with --quick: a small warm start where a model is made here."""
+        base = replace(self.base, evaluation=replace(self.base.evaluation, prompts=16))
+        if base.preset == "none":
+            warm = WarmStart(steps=200, problems=2000, demonstrations=2, learning_rate=1e-2)
+            base = replace(base, data=Data(train=400), warm_start=warm)
         small = {"steps": 4, "seeds": (10, 11), "tuning_seeds": (20,), "base": base}
         return replace(self, quick=True, **{**small, **self.few})
 
@@ -144,12 +148,7 @@ class Study(ABC):
     def header(self) -> Row:
         """The options that the grid was made by, which are kept with the rows."""
         options = {k: v for k, v in to_json(self).items() if k not in OF_THIS_CALL}
-        return {"study": self.name, "options": options, "command": self.command}
-
-    @property
-    def command(self) -> str:
-        """The command with the options that are not as they would be."""
-        return " ".join(["python -m experiments.run", self.name, *(["--quick"] * self.quick)])
+        return {"study": self.name, "options": options}
 
 
 @dataclass(frozen=True)
@@ -272,15 +271,6 @@ def intervals(values: Iterable[int]) -> dict[int, Changes]:
 AnyStudy = TypeVar("AnyStudy", bound=Study)
 
 
-def quick_base(base: TrainConfig) -> TrainConfig:
-    """Returns a small warm start where a model is made here, and few held-out problems."""
-    few = replace(base, evaluation=replace(base.evaluation, prompts=16))
-    if base.preset != "none":
-        return few
-    warm = WarmStart(steps=200, problems=2000, demonstrations=2, learning_rate=1e-2)
-    return replace(few, data=Data(train=400), warm_start=warm)
-
-
 def parse(kind: type[Study], options: Sequence[str]) -> Study:
     """Returns the study of these options; tyro answers unknown ones with the nearest names.
 
@@ -292,7 +282,12 @@ def parse(kind: type[Study], options: Sequence[str]) -> Study:
     early.add_argument("--quick", action="store_true")
     early.add_argument("--base.preset", dest="preset", default="none")
     known, _ = early.parse_known_args(options)
-    default = with_preset(kind(), known.preset)
+    default = kind()
+    if known.preset != "none":
+        base = make_preset(known.preset)
+        schedule = replace(base.schedule, steps=Schedule().steps)
+        steps = base.schedule.steps
+        default = replace(default, steps=steps, base=replace(base, schedule=schedule))
     study = tyro.cli(
         kind,
         prog=f"python -m experiments.run {kind.name}",
@@ -302,15 +297,6 @@ def parse(kind: type[Study], options: Sequence[str]) -> Study:
     )
     check_preset(study.base)
     return study
-
-
-def with_preset(study: AnyStudy, name: str) -> AnyStudy:
-    """Returns a study whose base and steps are a preset's, where one is named."""
-    if name == "none":
-        return study
-    base = make_preset(name)
-    schedule = replace(base.schedule, steps=Schedule().steps)
-    return replace(study, steps=base.schedule.steps, base=replace(base, schedule=schedule))
 
 
 def of_header(kind: type[AnyStudy], header: Row, where: str) -> AnyStudy:

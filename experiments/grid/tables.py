@@ -1,4 +1,4 @@
-"""Tables of rows: means with 95 % t-intervals, the settings tried, claims, what failed."""
+"""Tables of rows: a line for each method, the settings tried, claims, what failed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,31 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.grid.cell import Coordinates, canonical, place_name, short
+from experiments.grid.columns import COMPLETIONS, GREEDY, SAMPLED, UPDATES, Column, Value, at, score
+from experiments.grid.columns import ENTROPY as ENTROPY  # experiments.real, frozen, reads it here
+from experiments.grid.columns import KL as KL
+from experiments.grid.columns import LENGTH as LENGTH
 from experiments.grid.figures import Picture
 from experiments.grid.rows import SCORE, Row, Rows, diverged, final, groups, reported, where
-from experiments.grid.signals import ending, fallen
 from experiments.grid.variants import settings_count
-from experiments.grid.verdicts import (
-    Claim,
-    Difference,
-    Verdict,
-    difference,
-    mean_and_interval,
-    of_claim,
-    surviving,
-)
+from experiments.grid.verdicts import Claim, Difference, Verdict, of_claim, surviving
 
-Value = str | Difference | Verdict
-"""Content of a table's cell until the study's differences are corrected together."""
 Heads = Mapping[Any, str]
 """Values of a coordinate, each with its heading."""
-
-
-class Column(NamedTuple):
-    """A heading, and the value for the rows of one method over its seeds."""
-
-    head: str
-    of: Callable[[Rows], Value]
 
 
 @dataclass(frozen=True)
@@ -81,87 +67,9 @@ def corrected(tables: Sequence[Table]) -> list[Table]:
     ]
 
 
-def plus_minus(values: Sequence[float], form: str = ".3f") -> str:
-    """Returns mean ± half the width of its 95 % t-interval."""
-    mean, half = mean_and_interval(values)
-    if not np.isfinite(mean):
-        return "–"
-    return f"{mean:{form}}" + ("" if np.isnan(half) else f" ± {half:{form.lstrip('+')}}")
-
-
 def mean_score(rows: Rows) -> float:
     """Returns the mean final score over seeds."""
-    return mean_and_interval([final(row) for row in rows])[0]
-
-
-def score(name: str = SCORE, form: str = ".3f") -> Callable[[Rows], str]:
-    """Returns a column: the final value of a score over seeds."""
-    return lambda rows: plus_minus([final(row, name) for row in rows], form)
-
-
-def average(name: str, form: str = ",.0f") -> Callable[[Rows], str]:
-    """Returns a column: the final value of a counter, mean over seeds."""
-    return lambda rows: f"{np.mean([final(row, name) for row in rows]):{form}}"
-
-
-def over_run(name: str, form: str = ".3f") -> Callable[[Rows], str]:
-    """Returns a column: the mean of a signal over a run's steps, over seeds."""
-
-    def column(rows: Rows) -> str:
-        known = [[x for x in row["steps"].get(name, []) if x is not None] for row in rows]
-        means = [float(np.mean(values)) for values in known if values]
-        return plus_minus(means, form) if means else "–"
-
-    return column
-
-
-def against(others: Rows, name: str = SCORE) -> Callable[[Rows], Value]:
-    """Returns a column: the difference to other rows, seed by seed; these are the reference."""
-    keys = {row["key"] for row in others}
-
-    def column(rows: Rows) -> Value:
-        if {row["key"] for row in rows} == keys:
-            return "reference"
-        return difference(rows, others, name)
-
-    return column
-
-
-def at(rows: Rows, coordinate: str, value: float | str, **is_: Any) -> list[Row]:
-    """Returns the rows at a value of the coordinate whose other fields have these values."""
-    return where(rows, lambda row: row["coordinates"][coordinate] == value, **is_)
-
-
-def against_at(
-    rows: Rows, label: str | Callable[[str], str], coordinate: str
-) -> Callable[[Rows], Value]:
-    """Returns a column: the difference to a method at the same value of the coordinate.
-
-    Args:
-      rows: those that are reported.
-      label: of the method, or a function that says which method another is held against.
-      coordinate: of the study's plane.
-    """
-
-    def column(trials: Rows) -> Value:
-        other = label if isinstance(label, str) else label(trials[0]["label"])
-        value = trials[0]["coordinates"][coordinate]
-        return against(at(rows, coordinate, value, label=other))(trials)
-
-    return column
-
-
-SAMPLED, GREEDY = (
-    Column("Pass@1, sampled", score()),
-    Column("Pass@1, greedy", score("pass@1/greedy")),
-)
-FINAL = Column("final Pass@1", score())
-COMPLETIONS, UPDATES = (Column(name, average(name)) for name in ("completions", "updates"))
-KL = Column("KL(π‖μ)", ending("kl/pi_mu", ".2g"))
-ENTROPY = Column("entropy", ending("entropy", ".3f"))
-LENGTH = Column("tokens a completion", ending("tokens/completion", ".1f"))
-GRADIENT = Column("norm of the gradient", over_run("grad_norm"))
-FELL = Column("fell", fallen)
+    return float(np.mean([final(row) for row in rows]))
 
 
 def by_value(coordinate: str, labels: Sequence[str]) -> Callable[[Rows], Any]:
@@ -186,20 +94,14 @@ def scores_at(rows: Rows, labels: Sequence[str], coordinate: str, heads: Heads) 
     return Table("scores", ("method", *heads.values()), lines)
 
 
-def settings_of(rows: Rows) -> dict[str, list[tuple[float, Row]]]:
-    """Returns for each method and place its settings with their mean tuning scores."""
+def settings_of(rows: Rows) -> dict[str, dict[str, list[Row]]]:
+    """Returns the tuning rows by method and place, and by setting."""
     tuning: dict[str, dict[str, list[Row]]] = {}
     for place, trials in groups(row for row in rows if row["role"] == "tuning").items():
+        settings = tuning.setdefault(place_name(place), {})
         for row in trials:
-            settings = tuning.setdefault(place_name(place), {})
             settings.setdefault(settings_text(row["setting"]), []).append(row)
-    return {
-        name: [
-            (float(np.mean([final(row) for row in trials])), trials[0])
-            for trials in settings.values()
-        ]
-        for name, settings in tuning.items()
-    }
+    return tuning
 
 
 def setting_column(rows: Rows, *, lead: bool = False) -> Callable[[Rows], str]:
@@ -212,10 +114,11 @@ def setting_column(rows: Rows, *, lead: bool = False) -> Callable[[Rows], str]:
     def column(trials: Rows) -> str:
         setting = trials[0]["setting"]
         place = place_name((trials[0]["label"], canonical(dict(trials[0]["coordinates"]))))
-        tried = tuning.get(place, [])
-        text = settings_text(setting) + edge(setting, [row["setting"] for _, row in tried])
-        scores = {settings_text(row["setting"]): score for score, row in tried}
-        best = scores.pop(settings_text(setting), None)
+        tried = tuning.get(place, {})
+        text = settings_text(setting)
+        scores = {name: mean_score(others) for name, others in tried.items()}
+        best = scores.pop(text, None)
+        text += edge(setting, [others[0]["setting"] for others in tried.values()])
         if lead and scores and best is not None:
             text += f", by {best - max(scores.values()):.3f}"
         return text
@@ -292,11 +195,11 @@ def seeds_text(rows: Rows) -> str:
 
 def settings_tried(rows: Rows) -> Table:
     """Returns every setting of every method with its score on the tuning seeds."""
-    tuning: dict[tuple[str, str], list[Row]] = {}
-    for place, trials in groups(row for row in rows if row["role"] == "tuning").items():
-        for row in trials:
-            tuning.setdefault((place_name(place), settings_text(row["setting"])), []).append(row)
-    lines = [[*key, score()(trials), seeds_text(trials)] for key, trials in tuning.items()]
+    lines = [
+        [place, setting, score()(trials), seeds_text(trials)]
+        for place, settings in settings_of(rows).items()
+        for setting, trials in settings.items()
+    ]
     return Table("tuning", ("method", "setting", f"{SCORE} (validation)", "seeds"), lines)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jax.scipy.special import betainc
+from numpy.typing import ArrayLike
 
 from experiments.grid.rows import SCORE, Row, by_seed, reported, where
 from ogrpo.evaluation.intervals import student_quantile
@@ -33,7 +34,7 @@ Pick = Mapping[str, Any]
 """A method by its label and coordinates, as `where` takes them."""
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_interval(values: ArrayLike) -> tuple[float, float]:
     """Returns the mean over seeds and half the width of its 95 % t-interval, NaN of one seed."""
     array = np.asarray(values, np.float64)
     freedom = len(array) - 1

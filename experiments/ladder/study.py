@@ -18,24 +18,21 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell, Role
-from experiments.grid.figures import COLORS, Picture, all_axes
-from experiments.grid.rows import SCORE, Row, Rows, final, groups, judged_by, reported, where
-from experiments.grid.study import INTERVALS, Stage, TunedStudy
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     ENTROPY,
     GREEDY,
     KL,
     SAMPLED,
     UPDATES,
     Column,
-    Section,
-    Table,
     Value,
     average,
-    claims_table,
     score,
-    summary,
 )
+from experiments.grid.figures import COLORS, Picture, all_axes
+from experiments.grid.rows import SCORE, Row, Rows, final, groups, judged_by, reported, where
+from experiments.grid.study import INTERVALS, Stage, TunedStudy
+from experiments.grid.tables import Section, Table, claims_table, summary
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of, joined
 from experiments.grid.verdicts import claim, difference, mean_and_interval, of_claim
 from experiments.real.study import PRIMARY

@@ -24,24 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.grid.columns import ENTROPY, FELL, GREEDY, LENGTH, SAMPLED, Column, against_at
 from experiments.grid.figures import COLORS, Picture, curves
 from experiments.grid.rows import Rows, by_seed, groups, reported, where
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, Stage, TunedStudy
-from experiments.grid.tables import (
-    ENTROPY,
-    FELL,
-    GREEDY,
-    LENGTH,
-    SAMPLED,
-    Column,
-    Section,
-    Table,
-    against_at,
-    by_value,
-    scores_at,
-    summary,
-)
+from experiments.grid.tables import Section, Table, by_value, scores_at, summary
 from experiments.grid.variants import brief, changed
 from experiments.grid.verdicts import Claim, Difference, mean_and_interval
 from experiments.rec.study import METHODS

@@ -19,12 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.grid.figures import UPDATES as AXIS
-from experiments.grid.figures import curve, curves
-from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported, where
-from experiments.grid.signals import fall, measured
-from experiments.grid.study import TunedStudy
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     COMPLETIONS,
     ENTROPY,
     FELL,
@@ -33,14 +28,16 @@ from experiments.grid.tables import (
     SAMPLED,
     UPDATES,
     Column,
-    Section,
     against,
     against_at,
-    by_value,
     plus_minus,
-    scores_at,
-    summary,
 )
+from experiments.grid.figures import UPDATES as AXIS
+from experiments.grid.figures import curve, curves
+from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported, where
+from experiments.grid.signals import fall, measured
+from experiments.grid.study import TunedStudy
+from experiments.grid.tables import Section, by_value, scores_at, summary
 from experiments.grid.variants import Changes, Variant
 from experiments.grid.verdicts import claim
 from experiments.rec.study import METHODS as REC

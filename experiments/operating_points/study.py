@@ -21,20 +21,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from experiments.grid.cell import SIGNALS, Watch
+from experiments.grid.columns import FINAL, Column, against, over_run, plus_minus
 from experiments.grid.figures import AXES, Axis, Picture, all_axes, curve
 from experiments.grid.rows import SCORE, Row, Rows, groups, of_labels, reported
 from experiments.grid.study import Crossing, TunedStudy
-from experiments.grid.tables import (
-    FINAL,
-    Column,
-    Section,
-    Table,
-    against,
-    in_order,
-    over_run,
-    plus_minus,
-    summary,
-)
+from experiments.grid.tables import Section, Table, in_order, summary
 from experiments.grid.variants import Changes, joined
 from experiments.grid.verdicts import Difference, claim
 from ogrpo.config.values import require

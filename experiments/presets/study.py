@@ -13,17 +13,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from experiments.grid.cell import Cell
+from experiments.grid.columns import COMPLETIONS, UPDATES, plus_minus, score
 from experiments.grid.rows import SCORE, Rows, groups, of_labels, reported
 from experiments.grid.study import Stage, Study
-from experiments.grid.tables import (
-    COMPLETIONS,
-    UPDATES,
-    Section,
-    Table,
-    plus_minus,
-    score,
-    setting_column,
-)
+from experiments.grid.tables import Section, Table, setting_column
 from experiments.grid.variants import Variant, best_variants, cells_of, changed
 from experiments.grid.verdicts import claim
 from ogrpo.cli.options import make_preset

@@ -19,10 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from experiments.grid.figures import Picture, all_axes, small_multiples
-from experiments.grid.rows import Row, Rows, groups, reported, where, without_coordinates
-from experiments.grid.study import Crossing, TunedStudy
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     ENTROPY,
     FELL,
     GREEDY,
@@ -31,13 +28,13 @@ from experiments.grid.tables import (
     SAMPLED,
     UPDATES,
     Column,
-    Section,
-    Table,
     against_at,
-    mean_score,
     score,
-    summary,
 )
+from experiments.grid.figures import Picture, all_axes, small_multiples
+from experiments.grid.rows import Row, Rows, groups, reported, where, without_coordinates
+from experiments.grid.study import Crossing, TunedStudy
+from experiments.grid.tables import Section, Table, mean_score, summary
 from experiments.grid.variants import Changes, Variant, joined
 from experiments.grid.verdicts import claim
 

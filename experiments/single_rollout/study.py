@@ -22,10 +22,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from experiments.grid.rows import Rows, reported
-from experiments.grid.signals import measured
-from experiments.grid.study import Crossing, TunedStudy, intervals
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     ENTROPY,
     FELL,
     GRADIENT,
@@ -33,9 +30,12 @@ from experiments.grid.tables import (
     KL,
     SAMPLED,
     Column,
-    Section,
     against_at,
 )
+from experiments.grid.rows import Rows, reported
+from experiments.grid.signals import measured
+from experiments.grid.study import Crossing, TunedStudy, intervals
+from experiments.grid.tables import Section
 from experiments.grid.verdicts import claim
 from ogrpo.config.values import require
 

@@ -25,9 +25,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.grid.rows import Rows, reported
-from experiments.grid.study import Crossing, TunedStudy, intervals
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     ENTROPY,
     FELL,
     GRADIENT,
@@ -36,10 +34,11 @@ from experiments.grid.tables import (
     LENGTH,
     SAMPLED,
     Column,
-    Section,
-    Table,
     against_at,
 )
+from experiments.grid.rows import Rows, reported
+from experiments.grid.study import Crossing, TunedStudy, intervals
+from experiments.grid.tables import Section, Table
 from experiments.grid.variants import Changes
 from experiments.grid.verdicts import Relation, claim
 from ogrpo.config.train import WarmStart

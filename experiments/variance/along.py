@@ -17,7 +17,7 @@ import numpy as np
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
-from experiments.variance.gradients import ESTIMATORS, Sums, make_pull, moments
+from experiments.variance.gradients import ESTIMATORS, make_pull, moments
 from experiments.variance.thresholds import value_errors
 from ogrpo.batch import Batch
 from ogrpo.config.train import TrainConfig
@@ -90,11 +90,11 @@ def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
         true = [draw(along, parts, pi, pi, f"truth {n}") for n in range(TRUTH)]
         only = {"none": ESTIMATORS["none"]}
         truth = jnp.mean(jnp.stack([gradients(pull, pi, one, only)[:, 0] for one in true]), axis=0)
-        length = moments(Sums.of(truth[:, None], 0 * truth))
+        length = moments(truth[:, None], 0 * truth)
         ages = []
         for age in sorted(policies):
             drawn = draw(along, parts, policies[age], pi, "stale")
-            sums = moments(Sums.of(gradients(pull, pi, drawn, ESTIMATORS), truth))
+            sums = moments(gradients(pull, pi, drawn, ESTIMATORS), truth)
             ratios, rewards = drawn.sequences
             of_estimator = {
                 name: {moment: float(values[n]) for moment, values in sums.items()}

@@ -22,7 +22,6 @@ from ogrpo.core.estimators import clipped_terms, exact_moments, importance_terms
 Vector = NDArray[np.float64]
 Draws = NDArray[np.int64]
 CAP, BAND, KEPT = 2.0, (0.8, 1.2), (0.5, 2.0)
-SELF_NORMALISED = "self-normalised"
 
 
 @dataclass(frozen=True)
@@ -58,41 +57,34 @@ def measure(cell: Cell, _: object) -> Mapping[str, Any]:
     """Returns every estimator's error at every tilt and size, by the formula and of draws."""
     family: Family = cell.config
     mu, along, rewards = made(family)
-    rng = np.random.default_rng([family.seed, 5])
+    rng, pairs = np.random.default_rng([family.seed, 5]), []
     with jax.enable_x64():
-        pairs = [_at(family, mu, along, rewards, tilt, rng) for tilt in family.tilts]
+        for tilt in family.tilts:
+            weights = mu * np.exp(tilt * along)
+            pi = weights / weights.sum()
+            ratio, both = pi / mu, (jnp.asarray(pi), jnp.asarray(mu))
+            estimators, ess = {}, 1.0
+            for n in family.sizes:
+                draws = rng.choice(family.answers, (family.replicates, n), p=mu)
+                estimators[str(n)] = errors_of(ratio, rewards, mu, draws)
+                drawn = ratio[draws]
+                ess = float((drawn.sum(1) ** 2 / (drawn**2).sum(1) / n).mean())  # Kish's, a share
+            pairs.append(
+                {
+                    "tilt": tilt,
+                    "kl": float(bounds.kl_divergence(*both)),
+                    "chi_square": float(bounds.chi_square_divergence(*both)),
+                    "ess": ess,
+                    "estimators": estimators,
+                }
+            )
     return {"pairs": rounded(pairs)}
 
 
-def _at(
-    family: Family, mu: Vector, along: Vector, rewards: Vector, tilt: float, rng: Any
-) -> Mapping[str, Any]:
-    weights = mu * np.exp(tilt * along)
-    pi = weights / weights.sum()
-    ratio = pi / mu
-    divergences = {
-        "kl": float(bounds.kl_divergence(jnp.asarray(pi), jnp.asarray(mu))),
-        "chi_square": float(bounds.chi_square_divergence(jnp.asarray(pi), jnp.asarray(mu))),
-    }
-    estimators, ess = {}, 1.0
-    for n in family.sizes:
-        draws = rng.choice(family.answers, (family.replicates, n), p=mu)
-        formulas = predicted(ratio, rewards, mu, n)
-        seen = measured(ratio, rewards, mu, n, draws)
-        estimators[str(n)] = {name: {**formulas[name], **seen[name]} for name in formulas}
-        ess = effective_share(ratio[draws])
-    return {"tilt": tilt, **divergences, "ess": ess, "estimators": estimators}
-
-
-def effective_share(ratios: Vector) -> float:
-    """Returns Kish's effective share of draws [R, n], mean over the replicates."""
-    return float((ratios.sum(1) ** 2 / (ratios**2).sum(1) / ratios.shape[1]).mean())
-
-
-def tables(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, Vector]:
+def terms_of(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, Vector]:
     """Returns a term for each answer, for the estimators that are means of terms, [Y] each."""
     rho, values, probs = (jnp.asarray(x) for x in (ratio, rewards, mu))
-    low, high = KEPT
+    (low, high), (least, most) = KEPT, BAND
     kept = jnp.where((rho >= low) & (rho <= high), rho, 0)
     tau = optimal_clip(rho, values, n, probs).tau
     terms = {
@@ -101,48 +93,43 @@ def tables(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, Vect
         f"truncated at {CAP:g}": truncated_terms(rho, values, cap=CAP),
         "truncated at √n": truncated_terms(rho, values, cap=np.sqrt(n)),
         "truncated at τ*": truncated_terms(rho, values, cap=tau),
-        f"clipped to {BAND[0]:g}–{BAND[1]:g}": clipped_terms(
-            rho, values, low=BAND[0], high=BAND[1]
-        ),
+        f"clipped to {least:g}–{most:g}": clipped_terms(rho, values, low=least, high=most),
         f"masked to {low:g}–{high:g}": importance_terms(kept, values),
     }
     return {name: np.asarray(term) for name, term in terms.items()}
 
 
-def predicted(ratio: Vector, rewards: Vector, mu: Vector, n: int) -> dict[str, dict[str, float]]:
-    """Returns mean squared errors of means of n: bias squared and variance over n by formulas.
+def errors_of(
+    ratio: Vector, rewards: Vector, mu: Vector, draws: Draws
+) -> dict[str, dict[str, float]]:
+    """Returns mean squared errors of means of n: by the formulas, and of draws [R, n] of mu.
 
-    For the self-normalised mean it is the first order, E_mu[rho^2 (f - J)^2] / n; `bound`: proved.
+    The formula is bias squared and variance over n; for the self-normalised mean it is the first
+    order, E_mu[rho^2 (f - J)^2] / n. `bound` is proved, `mse/error` a standard error.
     """
-    truth = mu @ (ratio * rewards)
-    errors: dict[str, dict[str, float]] = {}
-    for name, terms in tables(ratio, rewards, mu, n).items():
-        one = exact_moments(jnp.asarray(terms), jnp.asarray(mu), jnp.asarray(truth))
-        bias, variance = float(one.bias) ** 2, float(one.variance) / n
-        errors[name] = {"bias2": bias, "variance": variance, "mse": bias + variance}
+    n, truth = draws.shape[1], mu @ (ratio * rewards)
+
+    def measured(estimates: Vector) -> dict[str, float]:
+        squares = (estimates - truth) ** 2
+        error = squares.std(ddof=1) / np.sqrt(len(squares))
+        return {"mse/measured": float(squares.mean()), "mse/error": float(error)}
+
     spread = float(mu @ (ratio**2 * (rewards - truth) ** 2))
     chi_square = float(mu @ ratio**2) - 1
-    bound = bounds.self_normalized_mse_bound(spread, 1.0, chi_square, n)
-    first = {"bias2": 0.0, "variance": spread / n, "mse": spread / n}
-    errors[SELF_NORMALISED] = {**first, "bound": float(bound)}
-    errors["plain"]["bound"] = 1 / float(bounds.effective_samples(n, chi_square))
-    return errors
-
-
-def measured(
-    ratio: Vector, rewards: Vector, mu: Vector, n: int, draws: Draws
-) -> dict[str, dict[str, float]]:
-    """Returns the same from draws [R, n] of the sampler, with each figure's standard error."""
-    truth = mu @ (ratio * rewards)
-    estimates = {
-        name: terms[draws].mean(axis=1) for name, terms in tables(ratio, rewards, mu, n).items()
+    proved = {"plain": {"bound": 1 / float(bounds.effective_samples(n, chi_square))}}
+    errors: dict[str, dict[str, float]] = {}
+    for name, terms in terms_of(ratio, rewards, mu, n).items():
+        one = exact_moments(jnp.asarray(terms), jnp.asarray(mu), jnp.asarray(truth))
+        bias, variance = float(one.bias) ** 2, float(one.variance) / n
+        formula = {"bias2": bias, "variance": variance, "mse": bias + variance}
+        drawn = measured(terms[draws].mean(axis=1))
+        errors[name] = {**formula, **proved.get(name, {}), **drawn}
+    weights, bound = ratio[draws], bounds.self_normalized_mse_bound(spread, 1.0, chi_square, n)
+    errors["self-normalised"] = {
+        "bias2": 0.0,
+        "variance": spread / n,
+        "mse": spread / n,
+        "bound": float(bound),
+        **measured((weights * rewards[draws]).sum(1) / weights.sum(1)),
     }
-    weights = ratio[draws]
-    estimates[SELF_NORMALISED] = (weights * rewards[draws]).sum(1) / weights.sum(1)
-    return {name: _error(values - truth) for name, values in estimates.items()}
-
-
-def _error(errors: Vector) -> dict[str, float]:
-    squares = errors**2
-    error = squares.std(ddof=1) / np.sqrt(len(squares))
-    return {"mse/measured": float(squares.mean()), "mse/error": float(error)}
+    return errors

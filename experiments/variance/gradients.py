@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,36 +42,24 @@ def make_pull(score: ScoreFn, temperature: float) -> PullFn:
     return pull
 
 
-class Sums(NamedTuple):
-    """Sums of groups' gradients and of their distance from the truth, prompt by prompt."""
-
-    groups: int
-    gradient: jax.Array
-    squares: jax.Array
-    away: jax.Array
-    away_squares: jax.Array
-
-    @classmethod
-    def of(cls, gradients: jax.Array, truth: jax.Array) -> "Sums":
-        """Returns the sums of [M, E, P] and [M, P]."""
-        away = gradients - truth[:, None]
-        squared = [jnp.einsum("mep,mep->e", x, x) for x in (gradients, away)]
-        return cls(len(gradients), gradients.sum(0), squared[0], away.sum(0), squared[1])
-
-
-def moments(sums: Sums) -> dict[str, jax.Array]:
+def moments(gradients: jax.Array, truth: jax.Array) -> dict[str, jax.Array]:
     """Returns squared bias without the noise of either side, and a group's variance, [E] each.
 
     The prompts are drawn too: the variance is that of a group of any prompt. The bias is taken
     prompt by prompt, where what differs between prompts cancels; its square may come out below 0.
-    """
-    m = sums.groups
 
-    def split(total: jax.Array, squares: jax.Array) -> tuple[jax.Array, jax.Array]:
-        length = jnp.sum(total**2, axis=-1) / m
+    Args:
+      gradients: of M groups by E estimators, [M, E, P].
+      truth: of their prompts, [M, P].
+    """
+    m = len(gradients)
+
+    def split(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        squares = jnp.einsum("mep,mep->e", values, values)
+        length = jnp.sum(values.sum(0) ** 2, axis=-1) / m
         variance = (squares - length) / (m - 1)
         return length / m - variance / m, variance
 
-    bias2, noise = split(sums.away, sums.away_squares)
-    _, variance = split(sums.gradient, sums.squares)
+    bias2, noise = split(gradients - truth[:, None])
+    _, variance = split(gradients)
     return {"bias2": bias2, "bias2/noise": noise / m, "variance": variance}

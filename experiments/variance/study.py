@@ -20,17 +20,18 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.grid.cell import Cell, place_name
+from experiments.grid.columns import plus_minus
 from experiments.grid.figures import Picture
 from experiments.grid.rows import Rows, groups
 from experiments.grid.study import Stage, Study
-from experiments.grid.tables import Section, Table, Value, plus_minus
+from experiments.grid.tables import Section, Table
 from experiments.grid.variants import brief
-from experiments.variance import figures
 from experiments.variance.along import Along
 from experiments.variance.errors import (
     Vector,
     ages_of,
     column,
+    gradient_plot,
     relative_error,
     relative_variance,
 )
@@ -39,6 +40,7 @@ from experiments.variance.gradients import ESTIMATORS
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
 
+HERE = "experiments.variance"
 FAMILY, RUN = "family", "on-policy run"
 RULES = {
     "mse/none": "no weights",
@@ -49,6 +51,24 @@ RULES = {
     "mse/proposed": "1 ± √(Var r/Var ρ)",
     "mse/self-normalised": "self-normalised",
 }
+FORMULAS = (
+    "Exponential tilts of random samplers over 32 answers, rewards 0 or 1 that lean towards the"
+    " tilt. Predicted is bias² + variance/n by the proved formulas (for the self-normalised mean"
+    " the first order in 1/n, which is no bound); measured is the mean over 20,000 estimates that"
+    " were drawn. The last column holds errors to a proved upper bound: 1/n_eff for plain"
+    " importance sampling, (2/n)(V + o²χ²) for the self-normalised mean."
+)
+GRADIENTS = (
+    "Error of a batch's gradient of J(π), all parameters, in units of a fresh batch's variance;"
+    " advantages leave the sample out, so that whole-sequence weights are unbiased. (1 + χ²) is"
+    " what the variance of plain weights would be if the gradient did not depend on the ratio."
+)
+THRESHOLDS = (
+    "J(π) from completions of μ: mean of n = 128 terms min(ρ, τ) r, every rule found on one half of"
+    " the completions and tried on the other. Errors are over the least that any cap has on the"
+    " second half. τ = J + (n − 1) b(τ) is proved for 0/1 rewards; the band 1 ± √(Var r/Var ρ) is"
+    " the proposal's, refuted in proofs/errata_proposal.md."
+)
 
 
 @dataclass(frozen=True)
@@ -84,25 +104,20 @@ class VarianceStudy(Study):
             self.along(self.seeds[0], rate)
 
     def stages(self) -> Sequence[Stage]:
-        """Returns one stage: nothing is chosen."""
-        return (lambda _: self.cells(),)
-
-    def cells(self) -> list[Cell]:
-        """Returns a family and the runs of every seed."""
-        here = "experiments.variance"
-        families = [
-            Cell(FAMILY, "exact", replace(self.family, seed=n), measure=f"{here}.families:measure")
+        """Returns one stage, a family and the runs of every seed: nothing is chosen."""
+        exact = [
+            Cell(FAMILY, "exact", replace(self.family, seed=n), measure=f"{HERE}.families:measure")
             for n in self.seeds
         ]
         runs = [
             Cell(
                 *(RUN, "report", self.along(seed, rate), {"rate": rate}),
-                measure=f"{here}.along:measure",
+                measure=f"{HERE}.along:measure",
             )
             for seed in self.seeds
             for rate in self.rates
         ]
-        return [*families, *runs]
+        return (lambda _: [*exact, *runs],)
 
     def along(self, seed: int, rate: float) -> Along:
         """Returns a run that collects on policy and evaluates as little as it may."""
@@ -117,49 +132,21 @@ class VarianceStudy(Study):
         """Returns formulas beside draws, then what staleness costs."""
         families = [row for row in rows if "pairs" in row]
         runs = [row for row in rows if "ages" in row]
-        return [
-            *([of_families(families)] if families else []),
-            *(of_runs(runs) if runs else []),
-        ]
-
-
-def of_families(rows: Rows) -> Section:
-    """Returns the exact half."""
-    return Section(
-        "Formulas beside draws",
-        "Exponential tilts of random samplers over 32 answers, rewards 0 or 1 that lean towards"
-        " the tilt. Predicted is bias² + variance/n by the proved formulas (for the self-normalised"
-        " mean the first order in 1/n, which is no bound); measured is the mean over 20,000"
-        " estimates that were drawn. The last column holds errors to a proved upper bound:"
-        " 1/n_eff for plain importance sampling, (2/n)(V + o²χ²) for the self-normalised mean.",
-        [family_table(rows)],
-    )
-
-
-def of_runs(rows: Rows) -> list[Section]:
-    """Returns the half along runs of the default task."""
-    return [
-        Section(
-            "Gradients from stale completions",
-            "Error of a batch's gradient of J(π), all parameters, in units of a fresh batch's"
-            " variance; advantages leave the sample out, so that whole-sequence weights are"
-            " unbiased. (1 + χ²) is what the variance of plain weights would be if the gradient did"
-            " not depend on the ratio.",
-            [
-                by_age(rows, "gradient-variance", relative_variance, foreseen=True),
-                by_age(rows, "gradient-error", relative_error, foreseen=False),
-            ],
-            [Picture("gradient", partial(figures.gradient, rows))],
-        ),
-        Section(
-            "Where to truncate",
-            "J(π) from completions of μ: mean of n = 128 terms min(ρ, τ) r, every rule found on"
-            " one half of the completions and tried on the other. Errors are over the least that"
-            " any cap has on the second half. τ = J + (n − 1) b(τ) is proved for 0/1 rewards; the"
-            " band 1 ± √(Var r/Var ρ) is the proposal's, refuted in proofs/errata_proposal.md.",
-            [threshold_table(rows)],
-        ),
-    ]
+        sections = []
+        if families:
+            heading = "Formulas beside draws"
+            sections.append(Section(heading, FORMULAS, [family_table(families)]))
+        if runs:
+            tables = [
+                by_age(runs, "gradient-variance", relative_variance, foreseen=True),
+                by_age(runs, "gradient-error", relative_error, foreseen=False),
+            ]
+            picture = Picture("gradient", partial(gradient_plot, runs))
+            sections += [
+                Section("Gradients from stale completions", GRADIENTS, tables, [picture]),
+                Section("Where to truncate", THRESHOLDS, [threshold_table(runs)]),
+            ]
+        return sections
 
 
 def family_table(rows: Rows) -> Table:
@@ -182,49 +169,30 @@ def family_table(rows: Rows) -> Table:
     return Table("families", heads, lines)
 
 
-def lines_of(rows: Rows, lines: Callable[[Rows], Sequence[Sequence[Value]]]) -> list[list[Value]]:
-    """Returns the lines of every run's rows, each with the run's name before it."""
-    return [
-        [place_name(place), *line]
-        for place, trials in groups(rows).items()
-        for line in lines(trials)
-    ]
-
-
-def mean_text(values: Vector, form: str = ".2f") -> str:
-    """Returns mean and 95 % t-interval over seeds."""
-    return plus_minus(values.tolist(), form)
-
-
 def by_age(
     rows: Rows, name: str, of: Callable[[Rows, str, int], Vector], *, foreseen: bool
 ) -> Table:
     """Returns variance, or mean squared error, by age over that of fresh groups."""
-    ages = ages_of(rows)
-
-    def lines(trials: Rows) -> list[list[str]]:
-        table = [[e, *(mean_text(of(trials, e, age)) for age in ages)] for e in ESTIMATORS]
+    ages, lines = ages_of(rows), []
+    for place, trials in groups(rows).items():
+        values = {name: [of(trials, name, age) for age in ages] for name in ESTIMATORS}
         if foreseen:
-            chi = [column(trials, age, "chi_square") for age in ages]
-            table.append(["(1 + χ²)", *(mean_text(1 + x) for x in chi)])
-        return table
-
+            values["(1 + χ²)"] = [1 + column(trials, age, "chi_square") for age in ages]
+        for estimator, each in values.items():
+            lines.append([place_name(place), estimator, *(plus_minus(x, ".2f") for x in each)])
     what = "variance" if foreseen else "squared error"
-    heads = ("run", f"{what}, weights", *(f"age {age}" for age in ages))
-    return Table(name, heads, lines_of(rows, lines))
+    return Table(name, ("run", f"{what}, weights", *(f"age {age}" for age in ages)), lines)
 
 
 def threshold_table(rows: Rows) -> Table:
     """Returns the rules for a cap by age."""
-
-    def lines(trials: Rows) -> list[list[str]]:
-        table = []
+    lines = []
+    for place, trials in groups(rows).items():
         for age in ages_of(trials):
             best = column(trials, age, "mse/best")
-            caps = (mean_text(column(trials, age, x)) for x in ("tau/root", "tau/best"))
-            over = (mean_text(column(trials, age, x) / best) for x in RULES)
-            table.append([f"{age}", *caps, *over])
-        return table
-
+            caps = [column(trials, age, x) for x in ("tau/root", "tau/best")]
+            over = [column(trials, age, x) / best for x in RULES]
+            means = (plus_minus(values, ".2f") for values in (*caps, *over))
+            lines.append([place_name(place), f"{age}", *means])
     heads = ("run", "age", "τ by the root", "best τ", *RULES.values())
-    return Table("thresholds", heads, lines_of(rows, lines))
+    return Table("thresholds", heads, lines)

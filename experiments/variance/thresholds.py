@@ -21,58 +21,43 @@ def value_errors(ratios: Vector, rewards: Rewards, n: int) -> Mapping[str, float
 
     Both halves are taken as the distributions that they are, so that no error is drawn. `tau/root`
     is tau = J + (n - 1) E[(rho - tau)_+ r], `tau/scan` the cap that `optimal_clip` finds,
-    `width/proposed` the proposal's sqrt(Var r / Var rho), of a band about 1.
+    `width/proposed` the proposal's sqrt(Var r / Var rho), of a band about 1. The self-normalised
+    mean has the first order E[rho^2 (r - J)^2] / n, rho over its mean and J that mean itself.
     """
     pilot, rest = slice(0, None, 2), slice(1, None, 2)
     with jax.enable_x64():
         rho, values = ratios[pilot], rewards[pilot].astype(np.float64)
-        test = ratios[rest], rewards[rest].astype(np.float64)
         probs = np.full(len(rho), 1 / len(rho))
+        weights, gains = ratios[rest], rewards[rest].astype(np.float64)
+        test = jnp.asarray(weights), jnp.asarray(gains)
+        test_probs = jnp.full(len(weights), 1 / len(weights))
+        truth = jnp.asarray((weights * gains).mean())
+
+        def error(terms: jax.Array) -> float:
+            one = exact_moments(terms, test_probs, truth)
+            return float(one.bias) ** 2 + float(one.variance) / n
+
         caps = {
             "plain": float(ratios.max()),
             "scan": float(optimal_clip(jnp.asarray(rho), jnp.asarray(values), n).tau),
             "root": fixed_point(rho, values, probs, n),
             "√n": float(ionides_clip(n)),
             "2": 2.0,
-            "best": float(optimal_clip(jnp.asarray(test[0]), jnp.asarray(test[1]), n).tau),
+            "best": float(optimal_clip(*test, n).tau),
+        }
+        errors = {
+            f"mse/{name}": float(truncation_error(cap, *test, n, test_probs).mse)
+            for name, cap in caps.items()
         }
         width = proposed_width(rho, values, probs) if np.ptp(rho) else np.inf
-        errors = {f"mse/{name}": _mse(cap, *test, n) for name, cap in caps.items()}
+        mean, scaled = float(self_normalized_terms(*test).mean()), weights / weights.mean()
         return {
             **errors,
-            "mse/proposed": _banded(width, *test, n),
-            "mse/none": _unweighted(*test, n),
-            "mse/self-normalised": _first_order(*test, n),
+            "mse/proposed": error(clipped_terms(*test, low=max(0.0, 1 - width), high=1 + width)),
+            "mse/none": error(test[1]),
+            "mse/self-normalised": float((scaled**2 * (gains - mean) ** 2).mean() / n),
             "tau/scan": caps["scan"],
             "tau/root": caps["root"],
             "tau/best": caps["best"],
             "width/proposed": width,
         }
-
-
-def _mse(cap: float, ratios: Vector, rewards: Vector, n: int) -> float:
-    probs = jnp.full(len(ratios), 1 / len(ratios))
-    return float(truncation_error(cap, jnp.asarray(ratios), jnp.asarray(rewards), n, probs).mse)
-
-
-def _banded(width: float, ratios: Vector, rewards: Vector, n: int) -> float:
-    rho, values = jnp.asarray(ratios), jnp.asarray(rewards)
-    terms = clipped_terms(rho, values, low=max(0.0, 1 - width), high=1 + width)
-    return _of_terms(terms, ratios, rewards, n)
-
-
-def _unweighted(ratios: Vector, rewards: Vector, n: int) -> float:
-    return _of_terms(jnp.asarray(rewards), ratios, rewards, n)
-
-
-def _of_terms(terms: jax.Array, ratios: Vector, rewards: Vector, n: int) -> float:
-    probs = jnp.full(len(ratios), 1 / len(ratios))
-    one = exact_moments(terms, probs, jnp.asarray((ratios * rewards).mean()))
-    return float(one.bias) ** 2 + float(one.variance) / n
-
-
-def _first_order(ratios: Vector, rewards: Vector, n: int) -> float:
-    """Returns E[rho^2 (r - J)^2] / n, rho over its mean and J the self-normalised mean."""
-    one = self_normalized_terms(jnp.asarray(ratios), jnp.asarray(rewards))
-    value, scaled = float(one.mean()), ratios / ratios.mean()
-    return float((scaled**2 * (rewards - value) ** 2).mean() / n)

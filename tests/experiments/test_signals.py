@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments.grid.signals import alarms, ended_below_start, fall, fell, late, rank, stretch
+from experiments.grid.signals import alarms, early, fall, fell, late, rank
 
 
 def run(scores, values, **place):
@@ -22,17 +22,16 @@ def test_a_score_falls_where_it_is_far_below_the_best_before():
     assert fall(run([0.4, 0.6, 0.43, 0.41, 0.5], [0])) == 30  # .7 of .6 is .42
     assert fall(run([0.4, 0.3, 0.5], [0])) is None
     assert fell(run([0.4, 0.6, 0.41], [0]))
-    assert not ended_below_start(run([0.4, 0.6, 0.41], [0]))
     assert fall(run([0.4, None, 0.2], [0])) == 20
 
 
-def test_a_stretch_of_a_signal_skips_what_was_not_measured():
+def test_the_first_part_and_the_last_tenth_of_a_signal_skip_what_was_not_measured():
     row = run([0.4], [1.0, None, 3.0, 5.0, 7.0])
-    assert stretch(row, "kl", 0.0, 0.5) == 2.0
-    assert stretch(row, "kl", 0.0, 0.01) == 1.0
+    assert early(row, "kl", 0.5, 1) == 2.0
+    assert early(row, "kl", 0.01, 1) == 1.0
+    assert early(row, "other", 0.5, 1) == -early(row, "other", 0.5, -1) == math.inf
     assert late(row, "kl") == 7.0
     assert math.isnan(late(run([0.4], [1.0, None, None, None]), "kl"))
-    assert math.isnan(stretch(row, "other", 0.0, 1.0))
 
 
 def test_ranks_are_the_area_under_the_roc_curve():

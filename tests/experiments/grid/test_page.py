@@ -7,8 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.grid import page
+from experiments.grid.columns import against, plus_minus
 from experiments.grid.figures import AXES, Picture, all_axes, curve, small_multiples
-from experiments.grid.tables import Section, Table, against, plus_minus, settings_tried, summary
+from experiments.grid.tables import Section, Table, settings_tried, summary
 from experiments.grid.variants import Variant
 from experiments.grid.verdicts import difference
 from ogrpo.config.train import TrainConfig

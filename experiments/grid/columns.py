@@ -1,0 +1,99 @@
+"""Columns of tables: a heading, and what it says of one method's rows over its seeds."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.grid.rows import SCORE, Row, Rows, final, where
+from experiments.grid.signals import ending, fallen
+from experiments.grid.verdicts import Difference, Verdict, difference, mean_and_interval
+
+Value = str | Difference | Verdict
+"""Content of a table's cell until the study's differences are corrected together."""
+
+
+class Column(NamedTuple):
+    """A heading, and the value for the rows of one method over its seeds."""
+
+    head: str
+    of: Callable[[Rows], Value]
+
+
+def plus_minus(values: ArrayLike, form: str = ".3f") -> str:
+    """Returns mean ± half the width of its 95 % t-interval."""
+    mean, half = mean_and_interval(values)
+    if not np.isfinite(mean):
+        return "–"
+    return f"{mean:{form}}" + ("" if np.isnan(half) else f" ± {half:{form.lstrip('+')}}")
+
+
+def score(name: str = SCORE, form: str = ".3f") -> Callable[[Rows], str]:
+    """Returns a column: the final value of a score over seeds."""
+    return lambda rows: plus_minus([final(row, name) for row in rows], form)
+
+
+def average(name: str, form: str = ",.0f") -> Callable[[Rows], str]:
+    """Returns a column: the final value of a counter, mean over seeds."""
+    return lambda rows: f"{np.mean([final(row, name) for row in rows]):{form}}"
+
+
+def over_run(name: str, form: str = ".3f") -> Callable[[Rows], str]:
+    """Returns a column: the mean of a signal over a run's steps, over seeds."""
+
+    def column(rows: Rows) -> str:
+        known = [[x for x in row["steps"].get(name, []) if x is not None] for row in rows]
+        means = [float(np.mean(values)) for values in known if values]
+        return plus_minus(means, form) if means else "–"
+
+    return column
+
+
+def against(others: Rows, name: str = SCORE) -> Callable[[Rows], Value]:
+    """Returns a column: the difference to other rows, seed by seed; these are the reference."""
+    keys = {row["key"] for row in others}
+
+    def column(rows: Rows) -> Value:
+        if {row["key"] for row in rows} == keys:
+            return "reference"
+        return difference(rows, others, name)
+
+    return column
+
+
+def at(rows: Rows, coordinate: str, value: float | str, **is_: Any) -> list[Row]:
+    """Returns the rows at a value of the coordinate whose other fields have these values."""
+    return where(rows, lambda row: row["coordinates"][coordinate] == value, **is_)
+
+
+def against_at(
+    rows: Rows, label: str | Callable[[str], str], coordinate: str
+) -> Callable[[Rows], Value]:
+    """Returns a column: the difference to a method at the same value of the coordinate.
+
+    Args:
+      rows: those that are reported.
+      label: of the method, or a function that says which method another is held against.
+      coordinate: of the study's plane.
+    """
+
+    def column(trials: Rows) -> Value:
+        other = label if isinstance(label, str) else label(trials[0]["label"])
+        value = trials[0]["coordinates"][coordinate]
+        return against(at(rows, coordinate, value, label=other))(trials)
+
+    return column
+
+
+SAMPLED, GREEDY = (
+    Column("Pass@1, sampled", score()),
+    Column("Pass@1, greedy", score("pass@1/greedy")),
+)
+FINAL = Column("final Pass@1", score())
+COMPLETIONS, UPDATES = (Column(name, average(name)) for name in ("completions", "updates"))
+KL = Column("KL(π‖μ)", ending("kl/pi_mu", ".2g"))
+ENTROPY = Column("entropy", ending("entropy", ".3f"))
+LENGTH = Column("tokens a completion", ending("tokens/completion", ".1f"))
+GRADIENT = Column("norm of the gradient", over_run("grad_norm"))
+FELL = Column("fell", fallen)
