@@ -145,50 +145,37 @@ def trajectory(
 
 
 def facts(
-    pi: jax.Array,
-    pi_k: jax.Array,
-    mu: jax.Array,
-    rewards: jax.Array,
-    *,
-    sigma_eps: float,
-    clip_eps: float,
+    pi: jax.Array, pi_k: jax.Array, mu: jax.Array, rewards: jax.Array, constants: Constants
 ) -> dict[str, jax.Array]:
-    """Returns the gain of one prompt's update and the bounds below it, all arguments [Y]."""
-    sigma = bounds.reward_scale(mu, rewards, eps=sigma_eps)
+    """Returns the gain of one prompt's update and the bounds below it, all arrays [Y]."""
+    eps, three = constants.sigma_eps, (pi, pi_k, mu, rewards)
+    sigma = bounds.reward_scale(mu, rewards, eps=eps)
 
     def clipped_increase(center: jax.Array) -> jax.Array:
-        gain = partial(bounds.clipped_gain, eps=sigma_eps, clip_eps=clip_eps, center=center)
+        clip_eps = constants.clip_eps
+        gain = partial(bounds.clipped_gain, eps=eps, clip_eps=clip_eps, center=center)
         return sigma * (gain(pi, mu, rewards) - gain(pi_k, mu, rewards))
 
-    three = (pi, pi_k, mu, rewards)
     return {
-        "gain": bounds.improvement_identity(*three, eps=sigma_eps),
+        "gain": bounds.improvement_identity(*three, eps=eps),
         "mm": clipped_increase(bounds.density_ratio(pi_k, mu)),
         "mm/unit_center": clipped_increase(jnp.ones_like(mu)),
-        "sharp": bounds.sharp_bound(*three, eps=sigma_eps),
-        "stale": bounds.stale_bound(*three, eps=sigma_eps),
-        "published": bounds.published_bound(*three, eps=sigma_eps),
+        "sharp": bounds.sharp_bound(*three, eps=eps),
+        "stale": bounds.stale_bound(*three, eps=eps),
+        "published": bounds.published_bound(*three, eps=eps),
         "sigma": sigma,
         "tv": bounds.total_variation(pi, mu),
     }
 
 
 def enumerated(
-    pi: jax.Array,
-    pi_k: jax.Array,
-    mu: jax.Array,
-    rewards: jax.Array,
-    *,
-    sigma_eps: float,
-    clip_eps: float,
+    pi: jax.Array, pi_k: jax.Array, mu: jax.Array, rewards: jax.Array, constants: Constants
 ) -> dict[str, jax.Array]:
     """Returns `facts` and what only enumeration adds: J itself, the certificate's mean."""
     ratio, center = bounds.density_ratio(pi, mu), bounds.density_ratio(pi_k, mu)
-    gap = improvement_gap(
-        ratio, center, rewards, eps_low=clip_eps, eps_high=clip_eps, reward_low=0.0, reward_high=1.0
-    )
+    gap = improvement_gap(ratio, center, rewards, **of_gap(constants))
     return {
-        **facts(pi, pi_k, mu, rewards, sigma_eps=sigma_eps, clip_eps=clip_eps),
+        **facts(pi, pi_k, mu, rewards, constants),
         "value": pi @ rewards,
         "value/gain": (pi - pi_k) @ rewards,
         "certificate/mean": mu @ gap,
@@ -198,34 +185,30 @@ def enumerated(
     }
 
 
-LOWER = ("mm", "sharp", "stale", "published", "certificate/mean")
-"""Bounds that must not exceed the gain."""
-
-
-def slacks(values: dict[str, NDArray[Any]]) -> dict[str, float]:
-    """Returns the least slack over the prompts of every inequality: negative where one fails."""
-    gain = values["value/gain"]
-    least = {f"slack/{name}": float(np.min(gain - values[name])) for name in LOWER}
-    unit = float(np.min(gain - values["mm/unit_center"]))
-    error = float(np.max(np.abs(gain - values["gain"])))
-    return {**least, "slack/mm/unit_center": unit, "identity_error": error}
+def of_gap(constants: Constants) -> dict[str, float]:
+    """Returns the knobs of the certificate's terms."""
+    eps = constants.clip_eps
+    return {"eps_low": eps, "eps_high": eps, "reward_low": 0.0, "reward_high": 1.0}
 
 
 def certificate(ratio: Any, center: Any, rewards: Any, constants: Constants) -> Certificate:
     """Returns the lower confidence limit of the gain from fresh draws of the sampler."""
-    eps = {"eps_low": constants.clip_eps, "eps_high": constants.clip_eps}
     arrays = [jnp.asarray(x) for x in (ratio, center, rewards)]
-    gaps = improvement_gap(*arrays, **eps, reward_low=0.0, reward_high=1.0)
+    gaps = improvement_gap(*arrays, **of_gap(constants))
     return betting_confidence(gaps, floor=1.0, delta=constants.delta, rates=RATES)
+
+
+BELOW = ("mm", "sharp", "stale", "published", "certificate/mean", "mm/unit_center")
+"""Bounds whose least slack over the prompts is kept; the last is no theorem."""
 
 
 def train_bandit(bandit: Bandit, config: TrainConfig, constants: Constants) -> Iterator[Record]:
     """Yields a record a step: means over the prompts, the worst slacks, the certificate."""
-    rewards, clip_eps = bandit_rewards(bandit), constants.clip_eps
-    judge = partial(enumerated, sigma_eps=constants.sigma_eps, clip_eps=clip_eps)
-    judge = jax.jit(jax.vmap(judge))
+    rewards = bandit_rewards(bandit)
+    judge = jax.jit(jax.vmap(partial(enumerated, constants=constants)))
     update, state = bandit_learner(bandit, config)
-    for move in trajectory(bandit, update, state, clip_eps=clip_eps, seed=config.seed):
+    moves = trajectory(bandit, update, state, clip_eps=constants.clip_eps, seed=config.seed)
+    for move in moves:
         with jax.enable_x64():
             arrays = [jnp.asarray(x) for x in (move.after, move.before, move.mu, rewards)]
             values = {name: np.asarray(x) for name, x in judge(*arrays).items()}
@@ -234,11 +217,13 @@ def train_bandit(bandit: Bandit, config: TrainConfig, constants: Constants) -> I
             drawn = (np.take_along_axis(x, ids, axis=-1) for x in (*move[1:], rewards))
             mu, before, after, earned = drawn
             limit = certificate(after / mu, before / mu, earned, constants)
+        gain = values["value/gain"]
         yield {
             "part": "bandit",
             "step": move.step,
             **{name: float(x.mean()) for name, x in values.items()},
-            **slacks(values),
+            **{f"slack/{name}": float(np.min(gain - values[name])) for name in BELOW},
+            "identity_error": float(np.max(np.abs(gain - values["gain"]))),
             "certificate": float(limit.bound),
             "by_prompt": {name: values[name].tolist() for name in ("sigma", "published")},
         }

@@ -29,8 +29,8 @@ SAMPLE_SIZES = (4, 16, 64, 256)
 CAPS = np.geomspace(0.05, 60, 400)
 
 
-def pairs(seed: int, directions: int = 6) -> Iterator[tuple[str, Vector, Vector]]:
-    """(kind, pi, mu): exponential tilts along random directions, and a rare answer made likely."""
+def policy_pairs(seed: int, directions: int = 6) -> Iterator[tuple[str, Vector, Vector]]:
+    """Yields (kind, pi, mu): tilts along random directions, and a rare answer made likely."""
     rng = np.random.default_rng([seed, 3])
     for _ in range(directions):
         mu, along = rng.dirichlet(np.ones(ANSWERS)), rng.normal(size=ANSWERS)
@@ -63,11 +63,6 @@ def variance_record(kind: str, pi: Vector, mu: Vector) -> Record:
         "effective_share": float(bounds.effective_samples(1.0, chi_square)),
         "kappa": float(bounds.chi_square_per_kl(jnp.max(ratio))),
     }
-
-
-def variances(seed: int) -> Iterator[Record]:
-    """Yields a record a pair."""
-    return (variance_record(*pair) for pair in pairs(seed))
 
 
 def heavy_pair(spread: float = 1.5, correlation: float = 0.7) -> tuple[Vector, Vector, Vector]:

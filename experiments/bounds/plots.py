@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.grid.figures import legend_below
 from ogrpo.report.page import BLUE, GREEN, GREY, ORANGE
 
 Record = dict[str, Any]
@@ -43,14 +44,6 @@ def _axes(title: str, x: str, y: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(figure: Figure, columns: int = 2) -> None:
-    figure.legend(loc="outside lower center", ncols=columns, fontsize=9)
-
-
-def _zero(axes: Axes) -> None:
-    axes.axhline(0, color=INK, linewidth=0.8)
-
-
 def bandit_gain(records: Records) -> tuple[Figure, str]:
     """Draws ΔJ of each update and the guarantees that come close to it."""
     steps = of_part(records, "bandit")
@@ -60,8 +53,8 @@ def bandit_gain(records: Records) -> tuple[Figure, str]:
     axes.plot(x, column(steps, "mm"), color=BLUE, label="minorise-maximise, exact centre")
     axes.plot(x, column(steps, "mm/unit_center"), color=ORANGE, label="the same, centre 1")
     axes.plot(x, column(steps, "certificate"), color=GREEN, label="certificate from fresh draws")
-    _zero(axes)
-    _legend(figure)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    legend_below(figure, 2)
     positive = int((column(steps, "certificate") > 0).sum())
     above = int((column(steps, "slack/mm/unit_center") < -TOLERANCE).sum())
     share = column(steps, "mm").sum() / column(steps, "value/gain").sum()
@@ -85,7 +78,7 @@ def published(records: Records) -> tuple[Figure, str]:
     axes.scatter(sigma, value, s=9, color=RED, alpha=0.5, linewidths=0)
     axes.axvline(0.5, color=GREY, linestyle="--", linewidth=1)
     axes.set_yscale("symlog", linthresh=1e-3)
-    _zero(axes)
+    axes.axhline(0, color=INK, linewidth=0.8)
     promises = sum(slack < -TOLERANCE for slack in vacuity(steps))
     return figure, (
         "Corollary 1 of arXiv:2505.22257 at every step and prompt of the bandit. Where σ ≤ ½ "
@@ -111,8 +104,8 @@ def run_periods(records: Records) -> tuple[Figure, str]:
         axes.errorbar(x, mean, ends, color=color, label=label, fmt="o", markersize=4, capsize=2)
     x = step + 2 * width
     axes.plot(x, column(periods, "certificate"), "v", color=GREEN, label="certificate")
-    _zero(axes)
-    _legend(figure)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    legend_below(figure, 2)
     certified = int((column(periods, "certificate") > 0).sum())
     first, last = periods[0], periods[-1]
     return figure, (
@@ -127,22 +120,20 @@ def run_periods(records: Records) -> tuple[Figure, str]:
     )
 
 
-def _by_kind(axes: Axes, pairs: Records, x: str, y: str) -> None:
-    kinds = dict.fromkeys(r["kind"] for r in pairs)
-    for kind, color in zip(kinds, (BLUE, GREEN, ORANGE, RED), strict=True):
-        alike = [r for r in pairs if r["kind"] == kind]
-        axes.scatter(column(alike, x), column(alike, y), s=12, color=color, label=kind)
-    axes.set(xscale="log", yscale="log")
-
-
 def chi_square(records: Records) -> tuple[Figure, str]:
     """Draws chi-square against KL."""
     pairs = of_part(records, "variance")
     figure, axes = _axes("χ² against KL", "KL(π‖μ), nats", "χ²(π‖μ)")
-    _by_kind(axes, pairs, "kl", "chi_square")
+    kinds = dict.fromkeys(r["kind"] for r in pairs)
+    for kind, color in zip(kinds, (BLUE, GREEN, ORANGE, RED), strict=True):
+        alike = [r for r in pairs if r["kind"] == kind]
+        axes.scatter(
+            column(alike, "kl"), column(alike, "chi_square"), s=12, color=color, label=kind
+        )
+    axes.set(xscale="log", yscale="log")
     grid = np.geomspace(min(column(pairs, "kl")), max(column(pairs, "kl")), 100)
     axes.plot(grid, np.expm1(grid), color=INK, label="exp(KL) − 1, the least")
-    _legend(figure, 3)
+    legend_below(figure, 3)
     chi = column([r for r in pairs if 0.3 <= r["kl"] <= 0.5], "chi_square")
     return figure, (
         "Exact, on tilts of random distributions and on a rare answer made likely. KL bounds χ² "

@@ -10,6 +10,7 @@ Hardware and time: two CPU cores, a few minutes. Score: docs/bounds.md.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -152,7 +153,7 @@ class BoundsStudy(Study):
         return [
             f"{claim.where}: {claim.text} held {claim.held} times of {claim.of}"
             for claim in make_claims(records_of(rows), self.constants.delta)
-            if claim.kind == "exact" and not claim.holds
+            if claim.kind == "exact" and claim.held < claim.of
         ]
 
 
@@ -160,11 +161,10 @@ class Inequality(NamedTuple):
     """An inequality of a part's records; each has one slack or several, negative where it fails."""
 
     part: str
-    where: str
     text: str
-    kind: Literal["exact", "sampled", "confidence"]
-    """Exact ones must hold; of a sampled one it is asked whether it is refuted."""
     slack: Callable[[Record], float | Sequence[float]]
+    kind: Literal["exact", "sampled", "confidence"] = "exact"
+    """Exact ones must hold; of a sampled one it is asked whether it is refuted."""
 
 
 class Judged(NamedTuple):
@@ -178,93 +178,91 @@ class Judged(NamedTuple):
     slack: float
     """The least; negative where it failed."""
 
-    @property
-    def holds(self) -> bool:
-        """Whether it held every time."""
-        return self.held == self.of
+
+PLACES = {"run": "run, steps", "period": "run, periods"}
+RULES = ("sqrt_n", "high_probability", "proposed", "unclipped")
+PROVED = {
+    "mm": "minorise-maximise",
+    "sharp": "sharp bound",
+    "stale": "stale bound",
+    "published": "published bound",
+}
 
 
 def inequalities(delta: float) -> list[Inequality]:
-    """Returns those of `proofs` that records decide."""
+    """Returns those of `proofs` that records decide; a slack's interval is of 95 %."""
     confidence = f"each with confidence {1 - delta:.0%}"
-    bounds = {"mm": "minorise-maximise", "sharp": "sharp bound", "stale": "stale bound"}
-    bounds |= {"published": "published bound"}
-
-    def least(key: str) -> Callable[[Record], float]:
-        return lambda r: r[key]
 
     def meets(r: Record) -> float:
         return min(r["gain/high"], r["value/gain/high"]) - max(r["gain/low"], r["value/gain/low"])
 
-    exact = [
-        ("bandit", "ΔJ = σ (L(π) − L(π_k))", lambda r: -r["identity_error"]),
-        *(("bandit", f"{text} ≤ ΔJ", least(f"slack/{name}")) for name, text in bounds.items()),
-        ("bandit", "certificate's mean ≤ ΔJ", least("slack/certificate/mean")),
-        ("bandit", "published bound ≤ 0 where σ ≤ ½: vacuous", lambda r: vacuity([r])),
-        ("variance", "importance sampling is unbiased", lambda r: -abs(r["bias"])),
-        (
-            "variance",
-            "n Var ≤ 1 + χ² = n / n_eff",
-            lambda r: 1 / r["effective_share"] - r["variance"],
-        ),
-        ("variance", "exp(KL) ≤ 1 + χ²", lambda r: r["chi_square"] - r["expm1_kl"]),
-        ("variance", "χ² ≤ κ(max ρ) KL", lambda r: r["kappa"] * r["kl"] - r["chi_square"]),
-        (
-            "clip",
-            "τ* solves the fixed point",
-            lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
-        ),
-        ("clip", "MSE(τ*) ≤ MSE of every cap drawn", lambda r: min(r["mse"]) - r["mse/optimal"]),
-        (
-            "clip",
-            "MSE(τ*) ≤ MSE of every other rule",
-            lambda r: min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"],
-        ),
-    ]
-    enumerated = [Inequality(part, part, text, "exact", slack) for part, text, slack in exact]
-    bandit, rest = enumerated[:7], enumerated[7:]
     return [
-        *bandit,
+        Inequality("bandit", "ΔJ = σ (L(π) − L(π_k))", lambda r: -r["identity_error"]),
+        *(
+            Inequality("bandit", f"{text} ≤ ΔJ", itemgetter(f"slack/{name}"))
+            for name, text in PROVED.items()
+        ),
+        Inequality("bandit", "certificate's mean ≤ ΔJ", itemgetter("slack/certificate/mean")),
+        Inequality("bandit", "published bound ≤ 0 where σ ≤ ½: vacuous", lambda r: vacuity([r])),
         Inequality(
-            *("bandit", "bandit", f"certificate ≤ ΔJ, {confidence}", "confidence"),
+            *("bandit", f"certificate ≤ ΔJ, {confidence}"),
             lambda r: r["value/gain"] - r["certificate"],
+            "confidence",
         ),
-        *(  # not refuted: the slack's 95 % interval reaches zero
-            Inequality("run", "run, steps", f"{text} ≤ ΔJ", "sampled", least(f"slack/{name}/high"))
-            for name, text in bounds.items()
+        *(
+            Inequality("run", f"{text} ≤ ΔJ", itemgetter(f"slack/{name}/high"), "sampled")
+            for name, text in PROVED.items()
         ),
         Inequality(
-            *("period", "run, periods"),
-            *("ΔJ by importance sampling = ΔJ measured anew (intervals meet)", "sampled", meets),
+            *("period", "ΔJ by importance sampling = ΔJ measured anew (intervals meet)"),
+            meets,
+            "sampled",
         ),
         *(
             Inequality(
-                *("period", "run, periods", f"{bounds[name]} ≤ ΔJ measured anew", "sampled"),
+                *("period", f"{PROVED[name]} ≤ ΔJ measured anew"),
                 lambda r, name=name: r["value/gain/high"] - r[f"{name}/low"],
+                "sampled",
             )
             for name in ("mm", "sharp")
         ),
         Inequality(
-            *("period", "run, periods"),
-            *(f"certificate ≤ ΔJ measured anew, {confidence}", "confidence"),
+            *("period", f"certificate ≤ ΔJ measured anew, {confidence}"),
             lambda r: r["value/gain/high"] - r["certificate"],
+            "confidence",
         ),
-        *rest,
+        Inequality("variance", "importance sampling is unbiased", lambda r: -abs(r["bias"])),
+        Inequality(
+            *("variance", "n Var ≤ 1 + χ² = n / n_eff"),
+            lambda r: 1 / r["effective_share"] - r["variance"],
+        ),
+        Inequality("variance", "exp(KL) ≤ 1 + χ²", lambda r: r["chi_square"] - r["expm1_kl"]),
+        Inequality(
+            "variance", "χ² ≤ κ(max ρ) KL", lambda r: r["kappa"] * r["kl"] - r["chi_square"]
+        ),
+        Inequality(
+            *("clip", "τ* solves the fixed point"),
+            lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
+        ),
+        Inequality(
+            "clip", "MSE(τ*) ≤ MSE of every cap drawn", lambda r: min(r["mse"]) - r["mse/optimal"]
+        ),
+        Inequality(
+            *("clip", "MSE(τ*) ≤ MSE of every other rule"),
+            lambda r: min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"],
+        ),
     ]
-
-
-RULES = ("sqrt_n", "high_probability", "proposed", "unclipped")
 
 
 def make_claims(records: Records, delta: float) -> list[Judged]:
     """Counts the slacks of every inequality that are not negative, but for rounding."""
     claims = []
-    for one in inequalities(delta):
-        each = [np.atleast_1d(one.slack(record)) for record in of_part(records, one.part)]
+    for part, text, slack, kind in inequalities(delta):
+        each = [np.atleast_1d(slack(record)) for record in of_part(records, part)]
         slacks = np.concatenate([*each, np.empty(0)])
         held = int((slacks >= -TOLERANCE).sum())
         least = float(slacks.min()) if len(slacks) else 0.0
-        claims.append(Judged(one.where, one.text, one.kind, held, len(slacks), least))
+        claims.append(Judged(PLACES.get(part, part), text, kind, held, len(slacks), least))
     return claims
 
 
