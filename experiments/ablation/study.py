@@ -140,6 +140,19 @@ class AblationStudy(TunedStudy):
             signals = (SCORE, "kl/pi_ref", "kl/pi_mu", "clipped", "entropy", "grad_norm")
             return Picture(name, partial(small_multiples, of_labels(final_rows, methods), signals))
 
+        def against_unit(trials: Rows) -> Value:
+            return versus(rows, trials[0]["label"].removesuffix(" exact"))(trials)
+
+        changed = (
+            *(FINAL, Column("against v10-i1", versus(rows, "v10-i1"))),
+            Column("KL(π‖reference)", over_run("kl/pi_ref")),
+            Column("entropy", over_run("entropy")),
+        )
+        centers = (
+            *(FINAL, Column("against centre 1", against_unit)),
+            Column("clipped", over_run("clipped")),
+            Column("KL(π‖μ)", over_run("kl/pi_mu")),
+        )
         sections = [
             Section(
                 "As the paper prints it",
@@ -154,13 +167,13 @@ class AblationStudy(TunedStudy):
                 "Swaps, resets and masking",
                 "At v = 10. Swaps and masking act through the KL term alone, so that with β = 0"
                 " there is nothing to compare.",
-                [dial(rows, "stages", STAGES, "v10-i1")],
+                [in_order(rows, STAGES, changed, name="stages")],
                 [multiples("swaps", STAGES)],
             ),
             Section(
                 "β",
                 "At v = 10; without a KL term there is no reference to swap.",
-                [dial(rows, "beta", PENALTIES, "v10-i1")],
+                [in_order(rows, PENALTIES, changed, name="beta")],
                 [multiples("penalty", PENALTIES)],
             ),
             Section(
@@ -169,7 +182,7 @@ class AblationStudy(TunedStudy):
                 " a batch π is π_k when the gradient is taken, and the exact centre never clips."
                 " Fresh samples are π_k's own: π_k/μ is 1, and v1-i4 and v1-i4 exact are the same"
                 " run.",
-                [center(rows)],
+                [in_order(rows, CENTERS, centers, name="center")],
                 [multiples("center", CENTERS)],
             ),
             Section(
@@ -198,32 +211,6 @@ def printed(rows: Rows, methods: Sequence[str]) -> Table:
     columns = [Column(name, partial(over_evaluations, of)) for name, of in PRINTED.items()]
     ends = [Column("final", FINAL.of), Column("final, against v1-i1", versus(rows, "v1-i1"))]
     return in_order(rows, methods, [*columns, *ends], name="printed")
-
-
-def dial(rows: Rows, name: str, methods: Sequence[str], base: str) -> Table:
-    """Returns what a dial changed."""
-    columns = (
-        FINAL,
-        Column(f"against {base}", versus(rows, base)),
-        Column("KL(π‖reference)", over_run("kl/pi_ref")),
-        Column("entropy", over_run("entropy")),
-    )
-    return in_order(rows, methods, columns, name=name)
-
-
-def center(rows: Rows) -> Table:
-    """Returns centre 1 against the exact one."""
-
-    def against_unit(trials: Rows) -> Value:
-        return versus(rows, trials[0]["label"].removesuffix(" exact"))(trials)
-
-    columns = (
-        FINAL,
-        Column("against centre 1", against_unit),
-        Column("clipped", over_run("clipped")),
-        Column("KL(π‖μ)", over_run("kl/pi_mu")),
-    )
-    return in_order(rows, CENTERS, columns, name="center")
 
 
 def communication(rows: Rows) -> Table:

@@ -15,7 +15,7 @@ other than a clip, truncated weights, both and neither. An interval as long as t
 the sampler.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -188,7 +188,11 @@ def warning_table(rows: Rows) -> Table:
     """Returns for each signal the falls it warned of, how long before, and its false alarms."""
     signs = {name: WARNINGS[name] for name in measured_signals(rows)}
     pairs = [*zip(rows, alarms(rows, signs, fold=lambda row: row["seed"]), strict=True)]
-    bad = [leads(fall(row), alarm) for row, alarm in pairs if fell(row)]
+    bad = [
+        {name: max(end - (end if at is None else at), 0.0) for name, at in alarm.items()}
+        for row, alarm in pairs
+        if (end := fall(row)) is not None
+    ]
     good = [alarm for row, alarm in pairs if not fell(row)]
 
     def share(count: int, whole: int) -> str:
@@ -211,12 +215,6 @@ def warning_table(rows: Rows) -> Table:
         )
     heads = ("signal", "told of the fall", "updates before, quartiles", "first", "false alarms")
     return Table("warnings", heads, lines)
-
-
-def leads(fallen_at: float | None, alarm: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns updates from each signal's alarm to the fall; 0 where it did not warn before."""
-    end = fallen_at or 0.0
-    return {n: max(end - x, 0.0) if x is not None else 0.0 for n, x in alarm.items()}
 
 
 def rank_table(rows: Rows) -> Table:

@@ -163,7 +163,7 @@ class Inequality(NamedTuple):
     part: str
     text: str
     slack: Callable[[Record], float | Sequence[float]]
-    kind: Literal["exact", "sampled", "confidence"] = "exact"
+    kind: Literal["exact", "sampled", "confidence"]
     """Exact ones must hold; of a sampled one it is asked whether it is refuted."""
 
 
@@ -196,61 +196,48 @@ def inequalities(delta: float) -> list[Inequality]:
     def meets(r: Record) -> float:
         return min(r["gain/high"], r["value/gain/high"]) - max(r["gain/low"], r["value/gain/low"])
 
+    def apart(name: str, other: str) -> Callable[[Record], float]:
+        return lambda r: r[other] - r[name]
+
+    most = "value/gain/high"
+    names = {key: f"{text} ≤ ΔJ" for key, text in PROVED.items()}
+    certified, anew = (f"certificate ≤ ΔJ{of}, {confidence}" for of in ("", " measured anew"))
+    bandit = {
+        "ΔJ = σ (L(π) − L(π_k))": lambda r: -r["identity_error"],
+        **{text: itemgetter(f"slack/{key}") for key, text in names.items()},
+        "certificate's mean ≤ ΔJ": itemgetter("slack/certificate/mean"),
+        "published bound ≤ 0 where σ ≤ ½: vacuous": lambda r: vacuity([r]),
+    }
+    periods = {
+        "ΔJ by importance sampling = ΔJ measured anew (intervals meet)": meets,
+        **{f"{names[key]} measured anew": apart(f"{key}/low", most) for key in ("mm", "sharp")},
+    }
+    pairs = {
+        "importance sampling is unbiased": lambda r: -abs(r["bias"]),
+        "n Var ≤ 1 + χ² = n / n_eff": lambda r: 1 / r["effective_share"] - r["variance"],
+        "exp(KL) ≤ 1 + χ²": apart("expm1_kl", "chi_square"),
+        "χ² ≤ κ(max ρ) KL": lambda r: r["kappa"] * r["kl"] - r["chi_square"],
+    }
+    caps = {
+        "τ* solves the fixed point": lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
+        "MSE(τ*) ≤ MSE of every cap drawn": lambda r: min(r["mse"]) - r["mse/optimal"],
+        "MSE(τ*) ≤ MSE of every other rule": lambda r: (
+            min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"]
+        ),
+    }
+    steps = {text: itemgetter(f"slack/{key}/high") for key, text in names.items()}
     return [
-        Inequality("bandit", "ΔJ = σ (L(π) − L(π_k))", lambda r: -r["identity_error"]),
-        *(
-            Inequality("bandit", f"{text} ≤ ΔJ", itemgetter(f"slack/{name}"))
-            for name, text in PROVED.items()
-        ),
-        Inequality("bandit", "certificate's mean ≤ ΔJ", itemgetter("slack/certificate/mean")),
-        Inequality("bandit", "published bound ≤ 0 where σ ≤ ½: vacuous", lambda r: vacuity([r])),
-        Inequality(
-            *("bandit", f"certificate ≤ ΔJ, {confidence}"),
-            lambda r: r["value/gain"] - r["certificate"],
-            "confidence",
-        ),
-        *(
-            Inequality("run", f"{text} ≤ ΔJ", itemgetter(f"slack/{name}/high"), "sampled")
-            for name, text in PROVED.items()
-        ),
-        Inequality(
-            *("period", "ΔJ by importance sampling = ΔJ measured anew (intervals meet)"),
-            meets,
-            "sampled",
-        ),
-        *(
-            Inequality(
-                *("period", f"{PROVED[name]} ≤ ΔJ measured anew"),
-                lambda r, name=name: r["value/gain/high"] - r[f"{name}/low"],
-                "sampled",
-            )
-            for name in ("mm", "sharp")
-        ),
-        Inequality(
-            *("period", f"certificate ≤ ΔJ measured anew, {confidence}"),
-            lambda r: r["value/gain/high"] - r["certificate"],
-            "confidence",
-        ),
-        Inequality("variance", "importance sampling is unbiased", lambda r: -abs(r["bias"])),
-        Inequality(
-            *("variance", "n Var ≤ 1 + χ² = n / n_eff"),
-            lambda r: 1 / r["effective_share"] - r["variance"],
-        ),
-        Inequality("variance", "exp(KL) ≤ 1 + χ²", lambda r: r["chi_square"] - r["expm1_kl"]),
-        Inequality(
-            "variance", "χ² ≤ κ(max ρ) KL", lambda r: r["kappa"] * r["kl"] - r["chi_square"]
-        ),
-        Inequality(
-            *("clip", "τ* solves the fixed point"),
-            lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
-        ),
-        Inequality(
-            "clip", "MSE(τ*) ≤ MSE of every cap drawn", lambda r: min(r["mse"]) - r["mse/optimal"]
-        ),
-        Inequality(
-            *("clip", "MSE(τ*) ≤ MSE of every other rule"),
-            lambda r: min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"],
-        ),
+        Inequality(part, text, slack, kind)
+        for part, kind, slacks in (
+            ("bandit", "exact", bandit),
+            ("bandit", "confidence", {certified: apart("certificate", "value/gain")}),
+            ("run", "sampled", steps),
+            ("period", "sampled", periods),
+            ("period", "confidence", {anew: apart("certificate", most)}),
+            ("variance", "exact", pairs),
+            ("clip", "exact", caps),
+        )
+        for text, slack in slacks.items()
     ]
 
 

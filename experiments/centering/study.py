@@ -37,10 +37,6 @@ CLAIMS = tuple(
 )
 SIGNALS = ("pass@1/sampled", "pass@1/greedy", "kl/pi_mu", "entropy", "grad_norm", "ess")
 ENDING = "Final held-out Pass@1, sampled; all take as many completions and updates."
-WHOLE = (
-    "KL and entropy are means over the last tenth of a run. Fell: seeds whose Pass@1 was at some"
-    " evaluation below .7 of the best before."
-)
 
 
 @dataclass(frozen=True)
@@ -75,4 +71,4 @@ class CenteringStudy(TunedStudy):
         """Returns where each method ends at each width, and its signals on the way."""
         columns = (SAMPLED, GREEDY, KL, ENTROPY, FELL)
         heads = {name: name for name in self.widths}
-        return self.crossing.sections(rows, columns, heads, SIGNALS, texts=(ENDING, WHOLE))
+        return self.crossing.sections(rows, columns, heads, SIGNALS, ending=ENDING)

@@ -1,13 +1,13 @@
 """Columns of tables: a heading, and what it says of one method's rows over its seeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.grid.rows import SCORE, Row, Rows, final, where
-from experiments.grid.signals import ending, fallen
+from experiments.grid.signals import FALL, ending, fallen
 from experiments.grid.verdicts import Difference, Verdict, difference, mean_and_interval
 
 Value = str | Difference | Verdict
@@ -19,6 +19,8 @@ class Column(NamedTuple):
 
     head: str
     of: Callable[[Rows], Value]
+    note: str = ""
+    """A sentence for the page."""
 
 
 def plus_minus(values: ArrayLike, form: str = ".3f") -> str:
@@ -92,8 +94,16 @@ SAMPLED, GREEDY = (
 )
 FINAL = Column("final Pass@1", score())
 COMPLETIONS, UPDATES = (Column(name, average(name)) for name in ("completions", "updates"))
-KL = Column("KL(π‖μ)", ending("kl/pi_mu", ".2g"))
-ENTROPY = Column("entropy", ending("entropy", ".3f"))
-LENGTH = Column("tokens a completion", ending("tokens/completion", ".1f"))
-GRADIENT = Column("norm of the gradient", over_run("grad_norm"))
-FELL = Column("fell", fallen)
+LAST = "KL, entropy and tokens are means over the last tenth of a run."
+KL = Column("KL(π‖μ)", ending("kl/pi_mu", ".2g"), LAST)
+ENTROPY = Column("entropy", ending("entropy", ".3f"), LAST)
+LENGTH = Column("tokens a completion", ending("tokens/completion", ".1f"), LAST)
+WHOLE = "The norm of the gradient is a mean over a whole run."
+GRADIENT = Column("norm of the gradient", over_run("grad_norm"), WHOLE)
+FALLEN = f"Fell: seeds whose Pass@1 was at some evaluation below {FALL:g} of the best before."
+FELL = Column("fell", fallen, FALLEN)
+
+
+def notes(columns: Iterable[Column]) -> str:
+    """Returns what the columns say of themselves."""
+    return " ".join(dict.fromkeys(column.note for column in columns if column.note))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_type_hints
 import tyro
 
 from experiments.grid.cell import Cell, Watch
-from experiments.grid.columns import Column, at
+from experiments.grid.columns import Column, at, notes
 from experiments.grid.figures import curves
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
 from experiments.grid.tables import Heads, Section, by_value, scores_at, summary
@@ -93,10 +93,8 @@ class Study(ABC):
             not (self.quick and (self.from_rows or self.keep_rows)),
             "--quick measures too little to be kept: leave out --quick or --from-rows, --keep-rows",
         )
-        values = {"base.run-dir": self.base.run_dir, "base.seed": self.base.seed}
-        remedies = {"base.run-dir": "--run-dir", "base.seed": "--seeds"}
-        for option, value in values.items():
-            require(not value, f"{option} is {value}: give {remedies[option]}")
+        require(not self.base.run_dir, f"base.run-dir is {self.base.run_dir}: give --run-dir")
+        require(not self.base.seed, f"base.seed is {self.base.seed}: give --seeds")
         require(not self.base.goes_on, "base.resume is given: a study goes on in its --run-dir")
         steps = self.base.schedule.steps
         require(steps == Schedule().steps, f"base.schedule.steps is {steps}: give --steps")
@@ -237,7 +235,7 @@ class Crossing(NamedTuple):
         heads: Heads,
         signals: Sequence[str],
         *,
-        texts: Sequence[str],
+        ending: str,
     ) -> list[Section]:
         """Returns where methods end at each value, the whole table, and curves at each value.
 
@@ -246,15 +244,15 @@ class Crossing(NamedTuple):
           columns: of the whole table, after method and setting.
           heads: heading of each value.
           signals: that curves are drawn of.
-          texts: what is said of the final scores, and of the columns.
+          ending: what is said of the final scores.
         """
         final_rows = of_labels(reported(rows), self.methods)
         ends = scores_at(final_rows, self.methods, self.coordinate, heads)
         order = by_value(self.coordinate, self.methods)
         text = "Seeds thin, a band of 95 %."
         return [
-            Section("Where each method ends", f"{texts[0]} {INTERVALS}", [ends]),
-            Section("All of it", texts[1], [summary(rows, columns, order=order)]),
+            Section("Where each method ends", f"{ending} {INTERVALS}", [ends]),
+            Section("All of it", notes(columns), [summary(rows, columns, order=order)]),
             *(
                 Section(f"Curves, {head}", text, (), curves(here, signals, head.replace(" ", "-")))
                 for value, head in heads.items()

@@ -252,21 +252,20 @@ class LadderStudy(TunedStudy):
         ]
 
     def stages(self) -> Sequence[Stage]:
-        """Learning rates are chosen, then methods compared; one task after the other."""
+        """Learning rates are chosen, then methods compared; one task after the other.
+
+        The cells of one warm start follow those of another, which is then made ready once.
+        """
+
+        def by_start(stage: Stage) -> Stage:
+            return lambda rows: sorted(stage(rows), key=lambda c: c.config.warm_start.seed or 0)
+
         return tuple(
-            stage
+            by_start(stage)
             for task in self.tasks
             for one in [replace(self, tasks=(task,))]
             for stage in (one.tuning, one.comparing, one.staling, one.on_few_prompts, one.repeating)
         )
-
-    def tuning(self, _: Rows, /) -> Sequence[Cell]:
-        """Returns the cells that learning rates are chosen on."""
-        return by_start(super().tuning(_))
-
-    def comparing(self, rows: Rows) -> Sequence[Cell]:
-        """Returns the cells that figures are of."""
-        return by_start(cells_of(self.best(rows), "report", self.seeds))
 
     def best(self, rows: Rows) -> list[Variant]:
         """Returns the methods at their best rates."""
@@ -277,17 +276,13 @@ class LadderStudy(TunedStudy):
         if not self.stale or self.tasks != ("chains",):
             return []
         here = {"task": "chains", "completions": STALE_BUDGET}
-        rates = [
-            float(v.setting["rate"])
+        variants = [
+            self.collecting(name, "chains", STALE_BUDGET).with_rate(float(v.setting["rate"]))
             for v in self.best(rows)
             if v.label == "GRPO" and v.coordinates == here
-        ]
-        variants = [
-            self.collecting(name, "chains", STALE_BUDGET).with_rate(rate)
-            for rate in rates
             for name in STALE
         ]
-        return by_start(cells_of(variants, "report", self.seeds))
+        return cells_of(variants, "report", self.seeds)
 
     def on_few_prompts(self, rows: Rows) -> Sequence[Cell]:
         """Returns the cells of few prompts, at the rates that were the best with all of them."""
@@ -302,7 +297,7 @@ class LadderStudy(TunedStudy):
             for v in self.best(rows)
             if v.coordinates["completions"] in REPEATED.get(v.label, ())
         ]
-        return by_start(cells_of(variants, "report", self.seeds))
+        return cells_of(variants, "report", self.seeds)
 
     def repeating(self, rows: Rows) -> Sequence[Cell]:
         """Returns the preset's cells beside those of two methods without reuse, on other seeds."""
@@ -313,15 +308,13 @@ class LadderStudy(TunedStudy):
         config = replace(preset, schedule=replace(preset.schedule, evaluate_every=steps))
         rate = {"rate": preset.optimizer.learning_rate or 0.0}
         collected = steps * preset.schedule.prompts * preset.rollout.group_size
-        variants = [
-            Variant(PRESET, config, {"task": AGAIN, "completions": collected}, rate),
-            *(
-                replace(v, coordinates={"task": AGAIN, "completions": WHOLE})
-                for v in self.best(rows)
-                if v.label in ("successes", "GRPO") and v.coordinates["completions"] == WHOLE
-            ),
+        beside = [
+            replace(v, coordinates={"task": AGAIN, "completions": WHOLE})
+            for v in self.best(rows)
+            if v.label in ("successes", "GRPO") and v.coordinates["completions"] == WHOLE
         ]
-        return cells_of(variants, "report", OTHER_SEEDS)
+        own = Variant(PRESET, config, {"task": AGAIN, "completions": collected}, rate)
+        return cells_of([own, *beside], "report", OTHER_SEEDS)
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns what is saved, the differences seed by seed, the scores, and curves."""
@@ -331,14 +324,18 @@ class LadderStudy(TunedStudy):
             for one in CLAIMS
             if of_claim(one, rows).values
         ]
-        known = [task for task in self.tasks if reported(where(rows, task=task))]
-        besides = [task for task in (FEW_PROMPTS, AGAIN) if where(rows, task=task)]
+        of_task = {task: where(rows, task=task) for task in (*self.tasks, FEW_PROMPTS, AGAIN)}
+        known = [task for task in self.tasks if reported(of_task[task])]
+        besides = [task for task in (FEW_PROMPTS, AGAIN) if of_task[task]]
+        curves = [
+            Picture(f"{task}-curves", partial(all_axes, reported(of_task[task]))) for task in known
+        ]
         return [
             Section(
                 "What is saved",
                 "Claims are decided on greedy Pass@1, the first measure of protocol.md.",
                 [
-                    *(saved(where(rows, task=task), task) for task in known),
+                    *(saved(of_task[task], task) for task in known),
                     claims_table(CLAIMS, scored["greedy"]),
                     Table("differences", ("one less the other", *SCORES), lines),
                 ],
@@ -348,28 +345,13 @@ class LadderStudy(TunedStudy):
                 "Scores",
                 INTERVALS,
                 [
-                    summary(where(rows, task=task), COLUMNS, name=name_of(task), order=ordered)
+                    summary(of_task[task], COLUMNS, name=f"{name}-scores", order=ordered)
                     for task in (*known, *besides)
+                    for name in [task.replace(", ", "-").replace(" ", "-")]
                 ],
             ),
-            Section(
-                "Curves",
-                pictures=[
-                    Picture(f"{task}-curves", partial(all_axes, reported(where(rows, task=task))))
-                    for task in known
-                ],
-            ),
+            Section("Curves", pictures=curves),
         ]
-
-
-def name_of(task: str) -> str:
-    """Returns the name of a task's table of scores."""
-    return f"{task.replace(', ', '-').replace(' ', '-')}-scores"
-
-
-def by_start(cells: Sequence[Cell]) -> list[Cell]:
-    """Returns cells of one warm start after those of another, which is then made ready once."""
-    return sorted(cells, key=lambda cell: cell.config.warm_start.seed or 0)
 
 
 def ordered(trials: Rows) -> tuple[float, float]:
@@ -381,13 +363,13 @@ def ordered(trials: Rows) -> tuple[float, float]:
 def reference(rows: Rows) -> list[Row]:
     """Returns the runs of the method without reuse that tuned best at all completions."""
     here = where(rows, completions=WHOLE)
-    tuned: dict[str, dict[float, list[float]]] = {}
-    for row in here:
-        if row["role"] == "tuning":
-            scores = tuned.setdefault(row["label"], {}).setdefault(row["setting"]["rate"], [])
-            scores.append(final(row, PRIMARY))
-    best = {label: max(map(np.mean, rates.values())) for label, rates in tuned.items()}
-    return where(reported(here), label=max(best, key=lambda label: best[label])) if best else []
+    tuned: dict[tuple[str, float], list[float]] = {}
+    for row in where(here, role="tuning"):
+        tuned.setdefault((row["label"], row["setting"]["rate"]), []).append(final(row, PRIMARY))
+    if not tuned:
+        return []
+    label, _ = max(tuned, key=lambda setting: np.mean(tuned[setting]))
+    return where(reported(here), label=label)
 
 
 def saved(rows: Rows, task: str) -> Table:

@@ -173,20 +173,6 @@ def flip_plot(rows: Rows, methods: Sequence[str]) -> Figure:
     return figure
 
 
-def weights(name: str, size: int) -> np.ndarray:
-    """Returns the sum of |advantage| over failures and over successes as judged, [size + 1, 2].
-
-    Row m is of a group that is judged to have m successes; which failures a method drops is drawn,
-    and how many it drops is not.
-    """
-    config = changed(brief(), METHODS[name])
-    judged = jnp.tril(jnp.ones((size + 1, size)), -1)
-    advantages = algorithm(config).credit(judged, knobs(config), jax.random.key(0))
-    sizes = np.abs(np.asarray(advantages, np.float64))
-    success = np.asarray(judged) > 0
-    return np.stack([(sizes * ~success).sum(1), (sizes * success).sum(1)], axis=1)
-
-
 def false_share(name: str, success: float, flip: float, size: int = 8) -> float:
     """Returns the expected |advantage| on wrongly judged completions over that on all of them.
 
@@ -196,9 +182,16 @@ def false_share(name: str, success: float, flip: float, size: int = 8) -> float:
       flip: chance f that it is judged the other way round.
       size: completions in a group; each judged success is false with chance (1 - p) f / q, each
         judged failure with p f / (1 - q), where q = p (1 - f) + (1 - p) f.
+
+    Row m of what is computed is of a group that is judged to have m successes; which failures a
+    method drops is drawn, and how many it drops is not.
     """
+    config = changed(brief(), METHODS[name])
+    rewards = jnp.tril(jnp.ones((size + 1, size)), -1)
+    advantages = algorithm(config).credit(rewards, knobs(config), jax.random.key(0))
+    sizes, right = np.abs(np.asarray(advantages, np.float64)), np.asarray(rewards) > 0
     judged = success * (1 - flip) + (1 - success) * flip
     chance = [comb(size, m) * judged**m * (1 - judged) ** (size - m) for m in range(size + 1)]
-    failures, successes = chance @ weights(name, size)
+    failures, successes = chance @ np.stack([(sizes * x).sum(1) for x in (~right, right)], axis=1)
     false = failures * success * flip / (1 - judged) + successes * (1 - success) * flip / judged
     return float(false / (failures + successes))

@@ -30,6 +30,7 @@ from experiments.grid.columns import (
     Column,
     against,
     against_at,
+    notes,
     plus_minus,
 )
 from experiments.grid.figures import UPDATES as AXIS
@@ -63,39 +64,17 @@ SEVEN = (
 )
 
 
-def fixed(batches: int, updates: int, every: int) -> Changes:
-    """Returns batches of the initial policy, then updates on batches drawn from them."""
-    schedule = {"steps": batches + updates, "warmup": batches, "evaluate_every": every}
-    return {"schedule": {**schedule, "offline": True}, "replay": {"sampler": "uniform"}}
-
-
-def fresh(batches: int, every: int) -> Changes:
-    """Returns a run of so many batches, each drawn by the policy that it updates."""
-    return {"schedule": {"steps": batches, "evaluate_every": every}}
-
-
+FEW, MANY = {"batches": 15}, {"batches": 60}
+NAMES = ("RAFT", "GRPO", "REC-OneSide-NoIS")
+SAME, AS_WELL, MORE = (
+    "15 batches: {} gains on fresh samples of the same number",
+    "60 batches: {} does as well as as many updates on fresh samples",
+    "{}: four times as many samples of the initial policy gain",
+)
 CLAIMS = (
-    *(
-        claim(
-            f"15 batches: {name} gains on fresh samples of the same number",
-            *(name, "above", FRESH, {"batches": 15}),
-        )
-        for name in ("RAFT", "GRPO", "REC-OneSide-NoIS", "RED-Weight")
-    ),
-    *(
-        claim(
-            f"60 batches: {name} does as well as as many updates on fresh samples",
-            *(name, "not below", FRESH, {"batches": 60}),
-        )
-        for name in ("RAFT", "GRPO", "REC-OneSide-NoIS", "REINFORCE")
-    ),
-    *(
-        claim(
-            f"{name}: four times as many samples of the initial policy gain",
-            *(name, "above", name, {"batches": 60}, {"batches": 15}),
-        )
-        for name in ("RAFT", "GRPO", "REC-OneSide-NoIS", "RED-Weight")
-    ),
+    *(claim(SAME.format(n), n, "above", FRESH, FEW) for n in (*NAMES, "RED-Weight")),
+    *(claim(AS_WELL.format(n), n, "not below", FRESH, MANY) for n in (*NAMES, "REINFORCE")),
+    *(claim(MORE.format(n), n, "above", n, MANY, FEW) for n in (*NAMES, "RED-Weight")),
 )
 """Fixed samples against fresh ones, as many completions and as many updates."""
 
@@ -128,18 +107,18 @@ class OfflineStudy(TunedStudy):
     def places(self) -> Sequence[Variant]:
         """Returns every method on every set, and fresh samples: as many completions, updates."""
         every = self.evaluate_every(self.steps)
-        sizes = [*dict.fromkeys(self.batches)]
-        offline = [
-            self.place(name, {BATCHES: size}, METHODS[name], fixed(size, self.steps, every))
-            for size in sizes
-            for name in self.methods
-        ]
-        policy = METHODS["REINFORCE"]
-        online = [
-            self.place(FRESH, {BATCHES: size}, policy, fresh(size, self.evaluate_every(size)))
-            for size in dict.fromkeys((*sizes, self.steps))
-        ]
-        return [*offline, *online]
+        places = []
+        for size in dict.fromkeys(self.batches):
+            drawn = {"warmup": size, "offline": True, "evaluate_every": every}
+            fixed = {
+                "schedule": {**drawn, "steps": size + self.steps},
+                "replay": {"sampler": "uniform"},
+            }
+            places += [self.place(n, {BATCHES: size}, METHODS[n], fixed) for n in self.methods]
+        for size in dict.fromkeys((*self.batches, self.steps)):
+            fresh = {"schedule": {"steps": size, "evaluate_every": self.evaluate_every(size)}}
+            places.append(self.place(FRESH, {BATCHES: size}, METHODS["REINFORCE"], fresh))
+        return places
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns where each method ends, when it fell, and how far that is from fresh samples."""
@@ -166,12 +145,10 @@ class OfflineStudy(TunedStudy):
             ),
             Section(
                 "All of it",
-                "KL to the sampler and entropy are means over the last tenth of a run. The best on"
-                " the way is the highest of a run's own evaluations on the problems that are told,"
-                " so that it is too high. Halfway is after half of the updates. Fell: seeds whose"
-                " Pass@1 was at some evaluation below .7 of the best before, and the updates at"
-                " which it first was. The differences are seed by seed, to REINFORCE on fresh"
-                " samples.",
+                f"{notes(columns)} Beside it the updates at which it first was. The best on the way"
+                " is the highest of a run's own evaluations on the problems of the report, so that"
+                " it is too high. Halfway is after half of the updates. The differences are seed by"
+                " seed, to REINFORCE on fresh samples.",
                 [summary(rows, columns, order=by_value(BATCHES, labels))],
             ),
         ]

@@ -197,15 +197,13 @@ class OperatingPointsStudy(TunedStudy):
 def reached(row: Row, axis: Axis, target: float) -> float | None:
     """Returns the place on an axis where a run first has the target, interpolated, or None."""
     x, y = curve(row, axis, SCORE)
-    if not len(y):
+    beyond = np.flatnonzero(y >= target)
+    if not len(beyond):
         return None
-    if y[0] >= target:
+    if (n := beyond[0]) == 0:
         return float(x[0])
-    for n in range(1, len(y)):
-        if y[n] >= target:
-            part = (target - y[n - 1]) / (y[n] - y[n - 1])
-            return float(x[n - 1] + part * (x[n] - x[n - 1]))
-    return None
+    part = (target - y[n - 1]) / (y[n] - y[n - 1])
+    return float(x[n - 1] + part * (x[n] - x[n - 1]))
 
 
 def cost_table(rows: Rows, target: float) -> Table:

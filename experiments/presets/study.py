@@ -103,27 +103,23 @@ class PresetsStudy(Study):
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns the final scores of each preset, beside the start."""
-        text = "Final held-out scores over seeds that nothing was chosen on."
-        return [Section("Scores", text, [scores_table(rows)])]
-
-
-def scores_table(rows: Rows) -> Table:
-    """Returns the start, then each preset's final scores."""
-    runs = of_labels(reported(rows), [*TUNED])
-    columns = [COMPLETIONS.of, UPDATES.of, *map(score, SCORES.values())]
-    setting = setting_column(rows)
-    lines = [
-        [
-            f"`{trials[0]['label']}`",
-            setting(trials).removeprefix("rate "),
-            *(column(trials) for column in columns),
+        runs = of_labels(reported(rows), [*TUNED])
+        columns = [COMPLETIONS.of, UPDATES.of, *map(score, SCORES.values())]
+        setting = setting_column(rows)
+        lines = [
+            [
+                f"`{trials[0]['label']}`",
+                setting(trials).removeprefix("rate "),
+                *(column(trials) for column in columns),
+            ]
+            for trials in groups(runs).values()
         ]
-        for trials in groups(runs).values()
-    ]
-    starts = [row for row in runs if row["label"] == runs[0]["label"]]
-    begin = [
-        plus_minus([row["evaluations"][name][0] for row in starts]) if starts else "–"
-        for name in SCORES.values()
-    ]
-    heads = ("preset", "learning rate", "completions", "updates", *SCORES)
-    return Table("scores", heads, [["before training", "", "", "", *begin], *lines])
+        starts = [row["evaluations"] for row in runs if row["label"] == runs[0]["label"]]
+        begin = [
+            plus_minus([scores[name][0] for scores in starts]) if starts else "–"
+            for name in SCORES.values()
+        ]
+        heads = ("preset", "learning rate", "completions", "updates", *SCORES)
+        table = Table("scores", heads, [["before training", "", "", "", *begin], *lines])
+        text = "Final held-out scores over seeds that nothing was chosen on."
+        return [Section("Scores", text, [table])]

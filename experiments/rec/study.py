@@ -29,11 +29,12 @@ from experiments.grid.columns import (
     UPDATES,
     Column,
     against_at,
+    notes,
     score,
 )
 from experiments.grid.figures import Picture, all_axes, small_multiples
 from experiments.grid.rows import Row, Rows, groups, reported, where, without_coordinates
-from experiments.grid.study import Crossing, TunedStudy
+from experiments.grid.study import TunedStudy
 from experiments.grid.tables import Section, Table, mean_score, summary
 from experiments.grid.variants import Changes, Variant, joined
 from experiments.grid.verdicts import claim
@@ -155,16 +156,14 @@ class RecStudy(TunedStudy):
 
     def places(self) -> Sequence[Variant]:
         """Returns every method at each schedule that it is run at; all take as many updates."""
-        places = []
-        for when in self.schedules:
-            changes = SCHEDULES[when]
-            if when == OFFLINE:
-                steps = self.steps + FIXED_BATCHES
-                length = {"steps": steps, "evaluate_every": self.evaluate_every(steps)}
-                changes = joined({"schedule": length}, changes)
-            methods = self.methods or WHERE[when]
-            places += Crossing(methods, METHODS, "schedule", {when: changes}).places(self)
-        return places
+        steps = self.steps + FIXED_BATCHES
+        longer = {"schedule": {"steps": steps, "evaluate_every": self.evaluate_every(steps)}}
+        changes = {**SCHEDULES, OFFLINE: joined(SCHEDULES[OFFLINE], longer)}
+        return [
+            self.place(name, {"schedule": when}, METHODS[name], changes[when])
+            for when in self.schedules
+            for name in self.methods or WHERE[when]
+        ]
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns where each method ends at each schedule, and its signals on the way."""
@@ -173,14 +172,10 @@ class RecStudy(TunedStudy):
             *(UPDATES, SAMPLED, GREEDY, KL, ENTROPY, LENGTH, FELL),
             Column("against REINFORCE", against_at(final_rows, "REINFORCE", "schedule")),
         )
-        whole = summary(
-            rows,
-            columns,
-            order=lambda trials: (
-                order.index(trials[0]["coordinates"]["schedule"]),
-                -mean_score(trials),
-            ),
-        )
+
+        def line(trials: Rows) -> tuple[int, float]:
+            return order.index(trials[0]["coordinates"]["schedule"]), -mean_score(trials)
+
         return [
             Section(
                 "Where each method ends",
@@ -191,10 +186,9 @@ class RecStudy(TunedStudy):
             ),
             Section(
                 "All of it",
-                "Signals are means over the last tenth of a run. Fell: seeds whose Pass@1 was at"
-                " some evaluation below .7 of the best before. The last column but one is the"
-                " difference, seed by seed, to REINFORCE at the same schedule.",
-                [whole],
+                f"{notes(columns)} The last column but one is the difference, seed by seed, to"
+                " REINFORCE at the same schedule.",
+                [summary(rows, columns, order=line)],
             ),
             *(
                 curves_of(here, when)

@@ -18,7 +18,7 @@ losses: `rec --methods PPO --base.rollout.group-size 1 --base.schedule.prompts 1
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,29 +39,20 @@ from experiments.grid.tables import Section
 from experiments.grid.verdicts import claim
 from ogrpo.config.values import require
 
-
-class Method(NamedTuple):
-    """An advantage and the number of a prompt's completions."""
-
-    group_size: int
-    advantage: str
-
-
 METHODS = {
-    "running baseline": Method(1, "running_baseline"),
-    "other prompts": Method(1, "leave_prompt_out"),
-    "no baseline": Method(1, "raw"),
-    "RLOO, groups of 4": Method(4, "leave_one_out"),
-    "RLOO, groups of 8": Method(8, "leave_one_out"),
-    "GRPO, groups of 4": Method(4, "group_standardized"),
-    "GRPO, groups of 8": Method(8, "group_standardized"),
+    "running baseline": (1, "running_baseline"),
+    "other prompts": (1, "leave_prompt_out"),
+    "no baseline": (1, "raw"),
+    "RLOO, groups of 4": (4, "leave_one_out"),
+    "RLOO, groups of 8": (8, "leave_one_out"),
+    "GRPO, groups of 4": (4, "group_standardized"),
+    "GRPO, groups of 8": (8, "group_standardized"),
 }
-"""Above the mean reward of the steps before, of the other prompts, or of nothing; above that of a
-prompt's other completions; or above its group's and divided by the group's standard deviation."""
+"""Name -> completions of a prompt, and the advantage: above the mean reward of the steps before, of
+the other prompts, or of nothing; above that of a prompt's other completions; or above its group's
+and divided by the group's standard deviation."""
 
 REFERENCE = "GRPO, groups of 8"
-
-
 CLAIMS = tuple(
     claim(f"{name}: above {REFERENCE} {when}", name, "above", REFERENCE, {"sync_interval": v})
     for name in ("running baseline", "other prompts", "no baseline", "GRPO, groups of 4")
@@ -71,13 +62,14 @@ CLAIMS = tuple(
 
 SIGNALS = ("pass@1/sampled", "pass@1/greedy", "kl/pi_mu", "entropy", "grad_norm", "ess")
 ENDING = "Final held-out Pass@1, sampled; all take as many completions and updates."
-WHOLE = (
-    "KL and entropy are means over the last tenth of a run, the norm of the gradient over all of"
-    " it. Signal to noise is the squared norm of an update's gradient over the variance that its"
-    " groups say it has, median over evaluations and seeds: it compares whatever an advantage is"
-    " divided by, and is below 0 where noise is all there is. Fell: seeds whose Pass@1 was at some"
-    " evaluation below .7 of the best before. The last column but one is the difference, seed by"
-    " seed, to GRPO with groups of 8 at the same interval."
+NOISE = (
+    "Signal to noise is the squared norm of an update's gradient over the variance that its groups"
+    " say it has, median over evaluations and seeds: it compares whatever an advantage is divided"
+    " by, and is below 0 where noise is all there is."
+)
+SEED_BY_SEED = (
+    "The last column but one is the difference, seed by seed, to GRPO with groups of 8 at the same"
+    " interval."
 )
 
 
@@ -107,7 +99,7 @@ class SingleRolloutStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = [METHODS[name].group_size for name in self.methods]
+        sizes = [METHODS[name][0] for name in self.methods]
         fits = all(self.completions > 0 and self.completions % size == 0 for size in sizes)
         remedy = f"give a multiple of {' and '.join(map(str, sorted({*sizes})))}"
         require(fits, f"completions is {self.completions}, which are no whole groups: {remedy}")
@@ -132,11 +124,11 @@ class SingleRolloutStudy(TunedStudy):
         """Returns where each method ends at each interval, and its signals on the way."""
         difference = against_at(reported(rows), REFERENCE, "sync_interval")
         columns = (
-            *(SAMPLED, GREEDY, GRADIENT, Column("signal to noise", signal_to_noise)),
-            *(KL, ENTROPY, FELL, Column(f"against {REFERENCE}", difference)),
+            *(SAMPLED, GREEDY, GRADIENT, Column("signal to noise", signal_to_noise, NOISE)),
+            *(KL, ENTROPY, FELL, Column(f"against {REFERENCE}", difference, SEED_BY_SEED)),
         )
         heads = {interval: f"interval {interval}" for interval in self.intervals}
-        return self.crossing.sections(rows, columns, heads, SIGNALS, texts=(ENDING, WHOLE))
+        return self.crossing.sections(rows, columns, heads, SIGNALS, ending=ENDING)
 
 
 def signal_to_noise(trials: Rows) -> str:

@@ -45,13 +45,10 @@ from ogrpo.config.train import WarmStart
 from ogrpo.tasks.arithmetic import careless_answer, generate
 from ogrpo.tasks.problems import Problem, final_answer, line_rewards
 
-LOSS = {"algorithm": "rec_one_side_is"}
-"""Loss of all: a clipped importance-weighted mean over tokens; fresh, REINFORCE's gradient."""
-
 
 def _of(advantage: str, **knobs: float) -> Changes:
     override = {"advantage": advantage, "reduction": "token"}
-    return {**LOSS, "override": override, "knobs": knobs}
+    return {"algorithm": "rec_one_side_is", "override": override, "knobs": knobs}
 
 
 METHODS: dict[str, Changes] = {
@@ -62,9 +59,11 @@ METHODS: dict[str, Changes] = {
     "outcome, GRPO": _of("group_standardized"),
     "steps alone, GRPO": _of("process_standardized"),
 }
-"""Name -> options. Outcome and w steps: the reward to come, w/K for each right line of K, beyond
-that of the group's others from the same line on, which is RLOO with w = 0. Steps alone: GRPO with
-process supervision (arXiv:2402.03300, 4.1.3), which does not read the outcome."""
+"""Name -> options. All have the loss of `rec_one_side_is`, a clipped importance-weighted mean over
+tokens, which on fresh samples has REINFORCE's gradient. Outcome and w steps: the reward to come,
+w/K for each right line of K, beyond that of the group's others from the same line on, which is RLOO
+with w = 0. Steps alone: GRPO with process supervision (arXiv:2402.03300, 4.1.3), which does not
+read the outcome."""
 
 REFERENCES = {
     **dict.fromkeys(METHODS, "outcome, RLOO"),
@@ -85,14 +84,11 @@ CLAIMS = tuple(
 )
 """Rewards of steps against that of the outcome."""
 
-PROBLEMS, GROUP, SEED = 2000, 8, 0
 SIGNALS = ("pass@1/sampled", "pass@1/greedy", "kl/pi_mu", "entropy", "grad_norm", "reward")
 ENDING = "Final held-out Pass@1, sampled, of the outcome."
-WHOLE = (
-    "KL and entropy are means over the last tenth of a run, the norm of the gradient over all of"
-    " it. Fell: seeds whose Pass@1 was at some evaluation below .7 of the best before. The last"
-    " column but one is the difference, seed by seed, to the same advantage of the outcome alone at"
-    " the same interval: RLOO for sums, GRPO for GRPO."
+SEED_BY_SEED = (
+    "The last column but one is the difference, seed by seed, to the same advantage of the outcome"
+    " alone at the same interval: RLOO for sums, GRPO for GRPO."
 )
 LINES = (
     "Shares in groups of 8 answers of the careless teacher, whom the policy imitates before a run"
@@ -127,19 +123,13 @@ class StepRewardsStudy(TunedStudy):
         difference = against_at(reported(rows), REFERENCES.__getitem__, "sync_interval")
         columns = (
             *(SAMPLED, GREEDY, GRADIENT, KL, ENTROPY, LENGTH, FELL),
-            Column("against the outcome", difference),
+            Column("against the outcome", difference, SEED_BY_SEED),
         )
         heads = {interval: f"interval {interval}" for interval in self.intervals}
         return [
-            Section("What lines tell that the outcome does not", LINES, [teachers_lines()]),
-            *self.crossing.sections(rows, columns, heads, SIGNALS, texts=(ENDING, WHOLE)),
+            Section("What lines tell that the outcome does not", LINES, [line_table(of_teacher())]),
+            *self.crossing.sections(rows, columns, heads, SIGNALS, ending=ENDING),
         ]
-
-
-@cache
-def teachers_lines() -> Table:
-    """Returns `line_table` of the careless teacher's answers."""
-    return line_table(of_teacher())
 
 
 @dataclass(frozen=True)
@@ -160,12 +150,13 @@ def judged(solution: str, answers: Sequence[str]) -> Judged:
     return Judged(lines, np.array(right), np.round(shares, 6))
 
 
-def of_teacher(problems: int = PROBLEMS, group: int = GROUP, seed: int = SEED) -> list[Judged]:
+@cache
+def of_teacher(problems: int = 2000, group: int = 8) -> list[Judged]:
     """Returns groups of the careless teacher's answers, which the policy first imitates."""
-    rng, teacher = np.random.default_rng(seed), WarmStart().teacher
+    rng, teacher = np.random.default_rng(0), WarmStart().teacher
     return [
         judged(p.answer, [careless_answer(p, rng, teacher) for _ in range(group)])
-        for p in generate(problems, seed)
+        for p in generate(problems, 0)
     ]
 
 
