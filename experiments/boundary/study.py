@@ -33,6 +33,7 @@ from experiments.grid.tables import Section, Table
 from experiments.grid.variants import Changes, Variant, accepted, brief, cells_of
 from experiments.grid.verdicts import Pick, Relation, claim
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import Count
 
 SCHEMES: dict[str, Changes] = {
     "neither": {"algorithm": "reinforce", "override": {"reduction": "token"}},
@@ -102,7 +103,7 @@ class BoundaryStudy(Study):
         "steps": 10,
     }
 
-    steps: int = 100
+    steps: Count = 100
     """Steps of a run."""
     schemes: tuple[str, ...] = tuple(SCHEMES)
     """Schemes to run: neither, clip, weights, clip and weights."""

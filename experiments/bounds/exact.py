@@ -13,12 +13,12 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch, PolicyOutput, tokens_only
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count, check
+from ogrpo.config.values import Count, NonNegative
 from ogrpo.core import bounds
 from ogrpo.core.certificates import Certificate, betting_confidence, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
@@ -37,11 +37,12 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 class Constants:
     """Constants of the bounds and of the certificate."""
 
-    clip_eps: float = 0.2
+    clip_eps: NonNegative = 0.2
     """Width of the clip, on both sides."""
-    sigma_eps: float = 0.01
-    """Added to the reward's variance before the root is taken."""
-    delta: float = 0.05
+    sigma_eps: Annotated[float, Interval(gt=0, le=0.75)] = 0.01
+    """Added to the reward's variance before the root is taken; the published bound needs some, and
+    at most 0.75."""
+    delta: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     """Chance of one certificate to be wrong."""
 
 
@@ -58,9 +59,6 @@ class Bandit:
     learning_rate: float = 0.12
     draws: Count = 512
     """Fresh answers to each prompt for the certificate of one step."""
-
-    def __post_init__(self) -> None:
-        check(self, "bandit.")
 
 
 class Move(NamedTuple):

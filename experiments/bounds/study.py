@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.bounds.exact import Bandit, Constants
+from experiments.bounds.exact import Bandit, Constants, Several
 from experiments.bounds.measure import BanditRun, Pairs, SampledRun, Thresholds
 from experiments.bounds.plots import PLOTS, TOLERANCE, Record, Records, of_part, vacuity
 from experiments.grid.cell import Cell
@@ -26,7 +26,7 @@ from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Override
-from ogrpo.config.values import require
+from ogrpo.config.values import Count
 from ogrpo.setup.presets import STUDY_RATE
 
 JUDGED = (
@@ -73,30 +73,16 @@ class BoundsStudy(Study):
         "bandit": Bandit(steps=4, answers=5, draws=16),
     }
 
-    steps: int = 60
+    steps: Count = 60
     """Steps of the default task."""
-    v: int = 10
+    v: Count = 10
     """Steps between two renewals of its sampler."""
-    prompts: int = 32
+    prompts: Count = 32
     """Held-out prompts that J averages over."""
-    samples: int = 128
-    """Fresh completions of each, once a server period."""
+    samples: Several = 128
+    """Fresh completions of each, once a server period; an error needs two."""
     constants: Constants = field(default_factory=Constants)
     bandit: Bandit = field(default_factory=Bandit)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.v > 0, f"v is {self.v}: give at least 1")
-        require(self.prompts > 0, f"prompts is {self.prompts}: give at least 1")
-        require(self.samples > 1, f"samples is {self.samples}: an error needs at least 2")
-        constants = self.constants
-        clip, sigma, delta = constants.clip_eps, constants.sigma_eps, constants.delta
-        require(clip >= 0, f"constants.clip-eps is {clip}: give at least 0")
-        require(
-            0 < sigma <= 0.75,
-            f"constants.sigma-eps is {sigma}: the published bound needs more than 0, at most 0.75",
-        )
-        require(0 < delta < 1, f"constants.delta is {delta}: give a chance between 0 and 1")
 
     def train_config(self, seed: int) -> TrainConfig:
         """Returns the default task; its clip is centred on pi_k/mu, as the theory's is."""

@@ -22,7 +22,7 @@ from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, TrainConfig, WarmStart
-from ogrpo.config.values import from_json, require, to_json
+from ogrpo.config.values import Count, OptionalCount, check, from_json, require, to_json
 from ogrpo.setup.presets import check_preset
 
 Stage = Callable[[Rows], Sequence[Cell]]
@@ -55,7 +55,7 @@ class Study(ABC):
 
     quick: bool = False
     """Another set of defaults, which proves in minutes that the study runs and means nothing."""
-    jobs: int | None = None
+    jobs: OptionalCount = None
     """Processes; default: one for each processor, or 1 with servers, a mesh or a given model."""
     cluster: str | None = None
     """Address of a Dask scheduler, such as tcp://host:8786: its workers measure the cells, and see
@@ -67,7 +67,7 @@ class Study(ABC):
     rows."""
     keep_rows: bool = False
     """When all is measured, put the rows where they are committed."""
-    steps: int = 120
+    steps: Count = 120
     """Steps of a run."""
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
     """Seeds that figures are of; nothing is chosen on them."""
@@ -77,8 +77,7 @@ class Study(ABC):
     """Options of the trainer that hold for all cells, such as a model and servers."""
 
     def __post_init__(self) -> None:
-        require(self.jobs is None or self.jobs > 0, f"jobs is {self.jobs}: give at least 1")
-        require(self.steps > 0, f"steps is {self.steps}: give at least 1")
+        check(self)
         for option in fields(self):
             empty = getattr(self, option.name) == () != option.default
             optional = option.name == "tuning_seeds"
@@ -159,7 +158,7 @@ class TunedStudy(Study):
     measure: ClassVar[str] = SCORE
     """Score by which rates are chosen."""
 
-    steps: int = 60
+    steps: Count = 60
     """Steps of a run."""
     rates: tuple[float, ...] = (3e-4, 1e-3)
     """Learning rates that are tried, for every method alike."""

@@ -42,7 +42,7 @@ from experiments.grid.tables import Section, by_value, scores_at, summary
 from experiments.grid.variants import Changes, Variant
 from experiments.grid.verdicts import claim
 from experiments.rec.study import METHODS as REC
-from ogrpo.config.values import require
+from ogrpo.config.values import Count
 
 FRESH = "fresh samples"
 """REINFORCE on policy: each batch is drawn for the one update that it is used in."""
@@ -95,14 +95,10 @@ class OfflineStudy(TunedStudy):
 
     methods: tuple[str, ...] = SEVEN
     """Which to run on fixed samples, by name."""
-    batches: tuple[int, ...] = (15, 60)
+    batches: tuple[Count, ...] = (15, 60)
     """Sizes of the fixed set: how many batches of completions the initial policy draws."""
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     """Learning rates that are tried, for every method alike; large ones break most methods here."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(min(self.batches) > 0, f"batches is {self.batches}: give sizes of at least 1")
 
     def places(self) -> Sequence[Variant]:
         """Returns every method on every set, and fresh samples: as many completions, updates."""

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 
 from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.columns import FINAL, Column, against, over_run, plus_minus
@@ -28,7 +29,6 @@ from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import Section, Table, in_order, summary
 from experiments.grid.variants import Changes, joined
 from experiments.grid.verdicts import Difference, claim
-from ogrpo.config.values import require
 
 
 def replay(groups: int, ratio: int, sampler: str = "uniform", **more: Any) -> Changes:
@@ -140,12 +140,8 @@ class OperatingPointsStudy(TunedStudy):
 
     points: tuple[str, ...] = tuple(POINTS)
     """Which to run, by name."""
-    target: float = 0.5
+    target: Annotated[float, Interval(gt=0, lt=1)] = 0.5
     """The Pass@1 whose cost is told."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.target < 1, f"target is {self.target}: give a Pass@1 between 0 and 1")
 
     @property
     def crossing(self) -> Crossing:

@@ -21,6 +21,7 @@ from experiments.grid.variants import Variant, best_variants, cells_of, changed
 from experiments.grid.verdicts import claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import TrainConfig
+from ogrpo.config.values import Count
 
 RATES = (2.5e-4, 5e-4, 1e-3)
 EXACT = "default, exact centre"
@@ -57,7 +58,7 @@ class PresetsStudy(Study):
     known: ClassVar = {"presets": TUNED}
     few: ClassVar = {"presets": ("v1-i1", "v10-i1")}
 
-    steps: int = 240
+    steps: Count = 240
     """Steps of the default; the others' runs are scaled alike."""
     seeds: tuple[int, ...] = (30, 31, 32, 33, 34)
     """Seeds that figures are of; nothing is chosen on them."""

@@ -37,7 +37,7 @@ from experiments.grid.signals import measured
 from experiments.grid.study import Crossing, TunedStudy, intervals
 from experiments.grid.tables import Section
 from experiments.grid.verdicts import claim
-from ogrpo.config.values import require
+from ogrpo.config.values import Count, require
 
 METHODS = {
     "running baseline": (1, "running_baseline"),
@@ -92,7 +92,7 @@ class SingleRolloutStudy(TunedStudy):
     """Which to run, by name."""
     intervals: tuple[int, ...] = (1, 20)
     """Steps between two renewals of the sampler."""
-    completions: int = 128
+    completions: Count = 128
     """Completions a step, whatever the groups."""
     loss: str = "rec_one_side_is"
     """The algorithm whose loss all share; its advantage is the method's."""
@@ -100,7 +100,7 @@ class SingleRolloutStudy(TunedStudy):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes = [METHODS[name][0] for name in self.methods]
-        fits = all(self.completions > 0 and self.completions % size == 0 for size in sizes)
+        fits = all(self.completions % size == 0 for size in sizes)
         remedy = f"give a multiple of {' and '.join(map(str, sorted({*sizes})))}"
         require(fits, f"completions is {self.completions}, which are no whole groups: {remedy}")
 

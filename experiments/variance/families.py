@@ -5,22 +5,23 @@ A family is a sampler and exponential tilts of it, with rewards that the tilt fa
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
-from ogrpo.config.values import require
 from ogrpo.core import bounds
 from ogrpo.core.clipping import optimal_clip
 from ogrpo.core.estimators import clipped_terms, exact_moments, importance_terms, truncated_terms
 
 Vector = NDArray[np.float64]
 Draws = NDArray[np.int64]
+Several = Annotated[int, Ge(2)]
 CAP, BAND, KEPT = 2.0, (0.8, 1.2), (0.5, 2.0)
 
 
@@ -30,17 +31,12 @@ class Family:
 
     seed: int = 0
     """Seed of the sampler, the direction and the rewards."""
-    answers: int = 32
+    answers: Several = 32
     tilts: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5)
     sizes: tuple[int, ...] = (4, 16, 64)
     """Samples that an estimate averages."""
-    replicates: int = 20_000
+    replicates: Several = 20_000
     """Estimates drawn for each figure."""
-
-    def __post_init__(self) -> None:
-        for name in ("answers", "replicates"):
-            value = getattr(self, name)
-            require(value >= 2, f"family.{name} is {value}: give at least 2")
 
 
 def made(family: Family) -> tuple[Vector, Vector, Vector]:

@@ -38,7 +38,7 @@ from experiments.variance.errors import (
 from experiments.variance.families import Family
 from experiments.variance.gradients import ESTIMATORS
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import require
+from ogrpo.config.values import Count, require
 
 HERE = "experiments.variance"
 FAMILY, RUN = "family", "on-policy run"
@@ -85,7 +85,7 @@ class VarianceStudy(Study):
         "family": Family(tilts=(0.2, 1.2), replicates=500),
     }
 
-    steps: int = 40
+    steps: Count = 40
     """Steps of a run; its oldest sampler can be so old."""
     rates: tuple[float, ...] = (3e-4, 1e-3)
     """Learning rates of the runs: how fast a policy leaves its sampler."""

@@ -43,7 +43,7 @@ def made(request):
     ("study", "options", "message"),
     [
         ("ablation", ["--methods", "v2-i1"], r"methods has 'v2-i1'.*v10-i1"),
-        ("offline", ["--batches", "0"], r"batches is \(0,\): give sizes of at least 1"),
+        ("offline", ["--batches", "0"], "batches is 0: give at least 1"),
         ("rec", ["--schedules", "interval 3"], r"schedules has 'interval 3': .* interval 1; int"),
         ("noise", ["--flips", "0.1"], r"flips is \(0.1,\).*add 0"),
         ("rec", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
