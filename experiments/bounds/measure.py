@@ -136,12 +136,6 @@ def ratios(parts: Parts, params: Params, batch: Batch[jax.Array]) -> Array:
     return np.asarray(exp_ratio(logs)[..., 0], np.float64)
 
 
-def mean_and_error(values: Array) -> tuple[float, float]:
-    """Returns the mean over prompts of the prompts' means, and its standard error given these."""
-    variance = values.var(axis=1, ddof=1) / values.shape[1]
-    return float(values.mean()), float(np.sqrt(variance.sum()) / len(values))
-
-
 def plug_in(
     weights: jax.Array,
     ratio: jax.Array,
@@ -197,10 +191,11 @@ def estimates(
 
 
 def change_between(before: HeldoutSample, after: HeldoutSample) -> Record:
-    """Returns J of two samplers and its change, which the draws of both measure anew."""
-    (old, old_error), (new, new_error) = (
-        mean_and_error(np.asarray(s.batch.rewards, np.float64)) for s in (before, after)
-    )
+    """Returns J of two samplers and its change, with standard errors given the prompts."""
+    values = [np.asarray(sample.batch.rewards, np.float64) for sample in (before, after)]
+    old, new = (float(each.mean()) for each in values)
+    variances = [each.var(axis=1, ddof=1) / each.shape[1] for each in values]
+    old_error, new_error = (float(np.sqrt(each.sum()) / len(each)) for each in variances)
     half = Z95 * float(np.hypot(old_error, new_error))
     return {
         "value/before": old,

@@ -66,16 +66,13 @@ class Pool:
         self._executor: Executor | None = None
         self._running: dict[Future[str | None], tuple[Cell, str]] = {}
 
-    def measure(self, cells: Sequence[Cell]) -> Iterator[Finished]:
-        """Yields each cell as it ends.
+    def measure(self, cells: Sequence[Cell], jobs: int | None = None) -> Iterator[Finished]:
+        """Yields each cell as it ends, measured by all processes or by so many.
 
         Raises:
           CannotStart: a process ended before it took a cell; the message has its last words.
         """
-        yield from self._measure(cells, self.jobs)
-
-    def _measure(self, cells: Sequence[Cell], jobs: int) -> Iterator[Finished]:
-        waiting, program = grouped(cells), None
+        waiting, program, jobs = grouped(cells), None, jobs or self.jobs
         for cell in cells:
             log_of(self._run_dir, cell).unlink(missing_ok=True)
         while waiting or self._running:
@@ -109,7 +106,7 @@ class Pool:
             yield Finished(cells[0], "\n".join(words))
             return
         for cell in cells:
-            yield from self._measure([cell], 1)
+            yield from self.measure([cell], 1)
         self.close()
 
     def _submit(self, cell: Cell, program: str, jobs: int) -> None:

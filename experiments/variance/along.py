@@ -6,31 +6,51 @@ gradient of J(pi) from them, group by group and in all parameters. Other groups 
 what the gradient is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
-from experiments.variance.gradients import ESTIMATORS, make_pull, moments
 from experiments.variance.thresholds import value_errors
 from ogrpo.batch import Batch
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
+from ogrpo.core import weights
 from ogrpo.core.advantages import leave_one_out
 from ogrpo.data.batching import pad_groups
 from ogrpo.loop import Parts, snapshot, start, stream_seed, train
+from ogrpo.loop.parts import ScoreFn
 from ogrpo.rollout.collection import Request
 
 BATCH = 16
 """Groups whose mean an estimate is: the default task's batch."""
 TRUTH = 4
 """Groups of pi itself to each prompt."""
+
+
+WeightFn = Callable[[jax.Array, jax.Array], jax.Array]
+ESTIMATORS: dict[str, WeightFn] = {
+    "none": weights.unit_weight,
+    "sequence": partial(weights.sequence_truncated_weight, cap=np.inf),
+    "sequence, truncated at 2": partial(weights.sequence_truncated_weight, cap=2.0),
+    "sequence, masked to 0.5–2": partial(weights.sequence_masked_weight, floor=0.5, cap=2.0),
+    "sequence, self-normalised": weights.group_normalized_weight,
+    "token": weights.plain_weight,
+    "token, truncated at 2": partial(weights.truncated_weight, cap=2.0),
+    "token, clipped to 0.8–1.2": partial(weights.truncated_weight, cap=1.2, floor=0.8),
+}
+"""Weights of A_i grad log pi, A_i the lead over the others of the group, which no weight touches:
+with the whole ratio of the sequence the estimate is unbiased (`leave_one_out_unbiased`)."""
+
+PullFn = Callable[[Any, Batch[jax.Array], jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
@@ -144,12 +164,47 @@ def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -
     for batch, log_ratio in zip(drawn.batches, drawn.log_ratios, strict=True):
         mask = batch.active_mask
         credit = leave_one_out(batch.rewards)[None, ..., None] / batch.rewards.shape[-1]
-        weights = jnp.stack([weigh(log_ratio, mask) for weigh in estimators.values()])
-        pulls = jnp.where(mask[None], weights * credit, 0.0)
+        factors = jnp.stack([weigh(log_ratio, mask) for weigh in estimators.values()])
+        pulls = jnp.where(mask[None], factors * credit, 0.0)
         for n in range(len(batch.rewards)):
             alone = jax.tree.map(lambda x, n=n: x[n : n + 1], batch)
             pulled.append(pull(pi, alone, pulls[:, n]))
     return jnp.stack(pulled)
+
+
+def make_pull(score: ScoreFn, temperature: float) -> PullFn:
+    """`(params, a group, factors [E, G, T]) -> gradients of sums of factor * log pi, [E, P]`."""
+
+    @jax.jit
+    def pull(params: Any, group: Batch[jax.Array], factors: jax.Array) -> jax.Array:
+        hot = jnp.float32(temperature)
+        _, back = jax.vjp(lambda p: score(p, group, hot), params)
+        return jax.vmap(lambda one: ravel_pytree(back(one[None])[0])[0])(factors)
+
+    return pull
+
+
+def moments(gradients: jax.Array, truth: jax.Array) -> dict[str, jax.Array]:
+    """Returns squared bias without the noise of either side, and a group's variance, [E] each.
+
+    The prompts are drawn too: the variance is that of a group of any prompt. The bias is taken
+    prompt by prompt, where what differs between prompts cancels; its square may come out below 0.
+
+    Args:
+      gradients: of M groups by E estimators, [M, E, P].
+      truth: of their prompts, [M, P].
+    """
+    m = len(gradients)
+
+    def split(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        squares = jnp.einsum("mep,mep->e", values, values)
+        length = jnp.sum(values.sum(0) ** 2, axis=-1) / m
+        variance = (squares - length) / (m - 1)
+        return length / m - variance / m, variance
+
+    bias2, noise = split(gradients - truth[:, None])
+    _, variance = split(gradients)
+    return {"bias2": bias2, "bias2/noise": noise / m, "variance": variance}
 
 
 def divergences(parts: Parts, mu: Any, true: list[Drawn], ratios: np.ndarray) -> dict[str, float]:

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from experiments.grid.cell import place_name
 from experiments.grid.figures import COLORS, legend_below
 from experiments.grid.rows import Row, Rows, groups
-from experiments.variance.along import BATCH
-from experiments.variance.gradients import ESTIMATORS
+from experiments.variance.along import BATCH, ESTIMATORS
 
 Vector = NDArray[np.float64]
 

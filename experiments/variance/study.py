@@ -26,7 +26,7 @@ from experiments.grid.rows import Rows, groups
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
 from experiments.grid.variants import brief
-from experiments.variance.along import Along
+from experiments.variance.along import ESTIMATORS, Along
 from experiments.variance.errors import (
     Vector,
     ages_of,
@@ -36,7 +36,6 @@ from experiments.variance.errors import (
     relative_variance,
 )
 from experiments.variance.families import Family
-from experiments.variance.gradients import ESTIMATORS
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import Count, require
 
