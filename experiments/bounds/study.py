@@ -11,7 +11,7 @@ Hardware and time: two CPU cores, a few minutes. Score: docs/bounds.md.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -143,14 +143,8 @@ class BoundsStudy(Study):
         ]
 
 
-class Inequality(NamedTuple):
-    """An inequality of a part's records; each has one slack or several, negative where it fails."""
-
-    part: str
-    text: str
-    slack: Callable[[Record], float | Sequence[float]]
-    kind: Literal["exact", "sampled", "confidence"]
-    """Exact ones must hold; of a sampled one it is asked whether it is refuted."""
+Slack = Callable[[Record], float | Sequence[float]]
+"""The slack of an inequality in a record, or several; negative where it fails."""
 
 
 class Judged(NamedTuple):
@@ -175,67 +169,68 @@ PROVED = {
 }
 
 
-def inequalities(delta: float) -> list[Inequality]:
-    """Returns those of `proofs` that records decide; a slack's interval is of 95 %."""
+def inequalities(delta: float) -> list[tuple[str, str, dict[str, Slack]]]:
+    """Returns those of `proofs` that records decide: of which part's, how judged, the slacks.
+
+    Exact ones must hold; of a sampled one it is asked whether its 95 % interval refutes it.
+    """
     confidence = f"each with confidence {1 - delta:.0%}"
 
     def meets(r: Record) -> float:
         return min(r["gain/high"], r["value/gain/high"]) - max(r["gain/low"], r["value/gain/low"])
 
-    def apart(name: str, other: str) -> Callable[[Record], float]:
+    def apart(name: str, other: str) -> Slack:
         return lambda r: r[other] - r[name]
 
     most = "value/gain/high"
     names = {key: f"{text} ≤ ΔJ" for key, text in PROVED.items()}
     certified, anew = (f"certificate ≤ ΔJ{of}, {confidence}" for of in ("", " measured anew"))
-    bandit = {
+    bandit: dict[str, Slack] = {
         "ΔJ = σ (L(π) − L(π_k))": lambda r: -r["identity_error"],
         **{text: itemgetter(f"slack/{key}") for key, text in names.items()},
         "certificate's mean ≤ ΔJ": itemgetter("slack/certificate/mean"),
         "published bound ≤ 0 where σ ≤ ½: vacuous": lambda r: vacuity([r]),
     }
-    periods = {
+    periods: dict[str, Slack] = {
         "ΔJ by importance sampling = ΔJ measured anew (intervals meet)": meets,
         **{f"{names[key]} measured anew": apart(f"{key}/low", most) for key in ("mm", "sharp")},
     }
-    pairs = {
+    pairs: dict[str, Slack] = {
         "importance sampling is unbiased": lambda r: -abs(r["bias"]),
         "n Var ≤ 1 + χ² = n / n_eff": lambda r: 1 / r["effective_share"] - r["variance"],
         "exp(KL) ≤ 1 + χ²": apart("expm1_kl", "chi_square"),
         "χ² ≤ κ(max ρ) KL": lambda r: r["kappa"] * r["kl"] - r["chi_square"],
     }
-    caps = {
+    caps: dict[str, Slack] = {
         "τ* solves the fixed point": lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
         "MSE(τ*) ≤ MSE of every cap drawn": lambda r: min(r["mse"]) - r["mse/optimal"],
         "MSE(τ*) ≤ MSE of every other rule": lambda r: (
             min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"]
         ),
     }
-    steps = {text: itemgetter(f"slack/{key}/high") for key, text in names.items()}
+    steps: dict[str, Slack] = {text: itemgetter(f"slack/{key}/high") for key, text in names.items()}
     return [
-        Inequality(part, text, slack, kind)
-        for part, kind, slacks in (
-            ("bandit", "exact", bandit),
-            ("bandit", "confidence", {certified: apart("certificate", "value/gain")}),
-            ("run", "sampled", steps),
-            ("period", "sampled", periods),
-            ("period", "confidence", {anew: apart("certificate", most)}),
-            ("variance", "exact", pairs),
-            ("clip", "exact", caps),
-        )
-        for text, slack in slacks.items()
+        ("bandit", "exact", bandit),
+        ("bandit", "confidence", {certified: apart("certificate", "value/gain")}),
+        ("run", "sampled", steps),
+        ("period", "sampled", periods),
+        ("period", "confidence", {anew: apart("certificate", most)}),
+        ("variance", "exact", pairs),
+        ("clip", "exact", caps),
     ]
 
 
 def make_claims(records: Records, delta: float) -> list[Judged]:
     """Counts the slacks of every inequality that are not negative, but for rounding."""
     claims = []
-    for part, text, slack, kind in inequalities(delta):
-        each = [np.atleast_1d(slack(record)) for record in of_part(records, part)]
-        slacks = np.concatenate([*each, np.empty(0)])
-        held = int((slacks >= -TOLERANCE).sum())
-        least = float(slacks.min()) if len(slacks) else 0.0
-        claims.append(Judged(PLACES.get(part, part), text, kind, held, len(slacks), least))
+    for part, kind, slacks_of in inequalities(delta):
+        known, place = of_part(records, part), PLACES.get(part, part)
+        for text, slack in slacks_of.items():
+            each = [np.atleast_1d(slack(record)) for record in known]
+            slacks = np.concatenate([*each, np.empty(0)])
+            held = int((slacks >= -TOLERANCE).sum())
+            least = float(slacks.min()) if len(slacks) else 0.0
+            claims.append(Judged(place, text, kind, held, len(slacks), least))
     return claims
 
 

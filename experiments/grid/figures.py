@@ -97,20 +97,21 @@ def mean_curve(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Arr
     return places, values.mean(axis=0), half
 
 
-def draw(axes: Axes, rows: Rows, axis: Axis, name: str, label: str, number: int) -> None:
+def draw(axes: Axes, rows: Rows, axis: Axis, name: str) -> None:
     """Draws each seed as a thin line, their mean as a thick one, its 95 % t-interval as a band.
 
-    The number of the method among those drawn decides its colour, and beyond those its dashes.
+    The number of a method among those drawn decides its colour, and beyond those its dashes.
     """
-    color, dashes = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
-    curves = [xy for row in rows if len((xy := curve(row, axis, name))[0])]
-    if not curves:
-        return
-    for x, y in curves:
-        axes.plot(x, y, color=color, linewidth=0.5, alpha=0.35)
-    places, mean, half = mean_curve(curves)
-    axes.plot(places, mean, dashes, color=color, linewidth=1.6, label=label)
-    axes.fill_between(places, mean - half, mean + half, color=color, alpha=0.18, linewidth=0)
+    for n, (place, trials) in enumerate(groups(rows).items()):
+        color, dashes = COLORS[n % len(COLORS)], DASHES[n // len(COLORS) % len(DASHES)]
+        curves = [xy for row in trials if len((xy := curve(row, axis, name))[0])]
+        if not curves:
+            continue
+        for x, y in curves:
+            axes.plot(x, y, color=color, linewidth=0.5, alpha=0.35)
+        places, mean, half = mean_curve(curves)
+        axes.plot(places, mean, dashes, color=color, linewidth=1.6, label=place_name(place))
+        axes.fill_between(places, mean - half, mean + half, color=color, alpha=0.18, linewidth=0)
 
 
 def legend_below(figure: Figure, columns: int = 4) -> None:
@@ -127,8 +128,7 @@ def all_axes(rows: Rows, name: str = SCORE) -> Figure:
     figure = Figure(figsize=(11.5, 7.0), layout="constrained")
     panels = figure.subplots(2, 3, sharey=True)
     for axis, axes in zip(AXES, panels.flat, strict=True):
-        for n, (place, trials) in enumerate(groups(rows).items()):
-            draw(axes, trials, axis, name, place_name(place), n)
+        draw(axes, rows, axis, name)
         axes.set_xlabel(axis.label)
     for axes in panels[:, 0]:
         axes.set_ylabel(LABELS.get(name, name))
@@ -149,8 +149,7 @@ def small_multiples(
     figure = Figure(figsize=(3.9 * columns, 2.7 * height + 0.8), layout="constrained")
     panels = [*figure.subplots(height, columns, squeeze=False).flat]
     for axes, name in zip(panels, names, strict=False):
-        for n, (place, trials) in enumerate(groups(rows).items()):
-            draw(axes, trials, shared, name, place_name(place), n)
+        draw(axes, rows, shared, name)
         heights = np.abs([y for line in axes.lines for y in np.asarray(line.get_ydata(), float)])
         if len(heights) and heights.max() > SPIKE * (most := np.quantile(heights, 0.9)) > 0:
             axes.set_yscale("asinh", linear_width=most)

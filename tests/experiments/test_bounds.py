@@ -21,7 +21,6 @@ from experiments.bounds.exact import (
 from experiments.bounds.measure import bandit, pairs, plug_in, sampled, thresholds
 from experiments.bounds.plots import PLOTS, TOLERANCE, of_part
 from experiments.bounds.study import BoundsStudy, claims_table, make_claims
-from experiments.grid.cell import Cell
 from experiments.grid.train import Bench
 from ogrpo.config.train import Data, WarmStart
 from tests.run.rewards import ODD
@@ -31,20 +30,12 @@ pytestmark = pytest.mark.slow
 SMALL = BoundsStudy(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
 
 
-def records(cells: list[Cell], seed: int = 0) -> list[dict]:
-    """What the exact cells of a seed leave."""
-    measures = {"bandit": bandit, "pairs": pairs, "thresholds": thresholds}
-    own = [c for c in cells if c.label in measures and c.seed in (0, seed)]
-    return [r for cell in own for r in measures[cell.label](cell, None)["records"]]
-
-
-def exact_records(seed: int = 0) -> list[dict]:
-    return records(replace(SMALL, seeds=(seed,)).cells(), seed)
-
-
 @pytest.fixture(scope="module")
 def exact():
-    return exact_records()
+    """What the exact cells of a seed leave."""
+    measures = {"bandit": bandit, "pairs": pairs, "thresholds": thresholds}
+    cells = [c for c in replace(SMALL, seeds=(0,)).cells() if c.label in measures]
+    return [r for cell in cells for r in measures[cell.label](cell, None)["records"]]
 
 
 def moves(seed: int = 0):

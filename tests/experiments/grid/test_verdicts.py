@@ -45,6 +45,7 @@ def test_holms_p_values_are_those_of_a_worked_example():
 
 
 def test_a_difference_survives_among_few_and_not_among_many_and_equal_ones_count_once():
+    assert surviving([UP, NOISE]) == {UP}
     edge = spread(0.2, 0.19)
     others = [spread(0.01 * n, 1.0) for n in range(1, 9)]
     assert surviving([edge]) == {edge}
@@ -115,8 +116,3 @@ def test_a_row_says_where_its_rate_is_at_the_edge_of_those_tried_and_by_how_much
     assert line[0] == "good is better"
     assert line[2] == "reproduced"
     assert line[3] == "rate 0.001 (largest tried), by 0.100; rate 0.0003, by 0.006"
-
-
-def test_noise_is_undecided_and_clear_differences_are_not():
-    assert surviving([UP, NOISE]) == {UP}
-    assert Verdict(NOISE, "above").word(survives=False) == "undecided"
