@@ -1,12 +1,12 @@
 """Columns of tables: a heading, and what it says of one method's rows over its seeds."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.grid.rows import SCORE, Row, Rows, final, where
+from experiments.grid.rows import SCORE, Rows, final, where
 from experiments.grid.signals import FALL, ending, fallen
 from experiments.grid.verdicts import Difference, Verdict, difference, mean_and_interval
 
@@ -64,11 +64,6 @@ def against(others: Rows, name: str = SCORE) -> Callable[[Rows], Value]:
     return column
 
 
-def at(rows: Rows, coordinate: str, value: float | str, **is_: Any) -> list[Row]:
-    """Returns the rows at a value of the coordinate whose other fields have these values."""
-    return where(rows, lambda row: row["coordinates"][coordinate] == value, **is_)
-
-
 def against_at(
     rows: Rows, label: str | Callable[[str], str], coordinate: str
 ) -> Callable[[Rows], Value]:
@@ -83,7 +78,7 @@ def against_at(
     def column(trials: Rows) -> Value:
         other = label if isinstance(label, str) else label(trials[0]["label"])
         value = trials[0]["coordinates"][coordinate]
-        return against(at(rows, coordinate, value, label=other))(trials)
+        return against(where(rows, **{coordinate: value, "label": other}))(trials)
 
     return column
 

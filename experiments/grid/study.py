@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_type_hints
 import tyro
 
 from experiments.grid.cell import Cell, Watch
-from experiments.grid.columns import Column, at, notes
+from experiments.grid.columns import Column, notes
 from experiments.grid.figures import curves
-from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
+from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported, where
 from experiments.grid.tables import Heads, Section, by_value, scores_at, summary
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, brief, cells_of
 from experiments.grid.verdicts import Claim
@@ -255,7 +255,7 @@ class Crossing(NamedTuple):
             *(
                 Section(f"Curves, {head}", text, (), curves(here, signals, head.replace(" ", "-")))
                 for value, head in heads.items()
-                if (here := at(final_rows, self.coordinate, value))
+                if (here := where(final_rows, **{self.coordinate: value}))
             ),
         ]
 

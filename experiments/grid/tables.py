@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.grid.cell import Coordinates, canonical, place_name, short
-from experiments.grid.columns import COMPLETIONS, GREEDY, SAMPLED, UPDATES, Column, Value, at, score
+from experiments.grid.columns import COMPLETIONS, GREEDY, SAMPLED, UPDATES, Column, Value, score
 from experiments.grid.columns import ENTROPY as ENTROPY  # experiments.real, frozen, reads it here
 from experiments.grid.columns import KL as KL
 from experiments.grid.columns import LENGTH as LENGTH
@@ -86,7 +86,7 @@ def scores_at(rows: Rows, labels: Sequence[str], coordinate: str, heads: Heads) 
     """Returns final Pass@1 of each method at each value; a dash where one was not run."""
 
     def ending_at(label: str, value: Any) -> str:
-        trials = at(rows, coordinate, value, label=label)
+        trials = where(rows, **{coordinate: value, "label": label})
         return score()(trials) if trials else "–"
 
     known = [label for label in labels if where(rows, label=label)]

@@ -313,8 +313,8 @@ class LadderStudy(TunedStudy):
             for v in self.best(rows)
             if v.label in ("successes", "GRPO") and v.coordinates["completions"] == WHOLE
         ]
-        own = Variant(PRESET, config, {"task": AGAIN, "completions": collected}, rate)
-        return cells_of([own, *beside], "report", OTHER_SEEDS)
+        reuse = Variant(PRESET, config, {"task": AGAIN, "completions": collected}, rate)
+        return cells_of([reuse, *beside], "report", OTHER_SEEDS)
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns what is saved, the differences seed by seed, the scores, and curves."""
