@@ -78,7 +78,7 @@ def against_at(
     def column(trials: Rows) -> Value:
         other = label if isinstance(label, str) else label(trials[0]["label"])
         value = trials[0]["coordinates"][coordinate]
-        return against(where(rows, **{coordinate: value, "label": other}))(trials)
+        return against(where(where(rows, label=other), **{coordinate: value}))(trials)
 
     return column
 

@@ -86,7 +86,7 @@ def scores_at(rows: Rows, labels: Sequence[str], coordinate: str, heads: Heads) 
     """Returns final Pass@1 of each method at each value; a dash where one was not run."""
 
     def ending_at(label: str, value: Any) -> str:
-        trials = where(rows, **{coordinate: value, "label": label})
+        trials = where(where(rows, label=label), **{coordinate: value})
         return score()(trials) if trials else "–"
 
     known = [label for label in labels if where(rows, label=label)]
