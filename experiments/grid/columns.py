@@ -89,7 +89,7 @@ SAMPLED, GREEDY = (
 )
 FINAL = Column("final Pass@1", score())
 COMPLETIONS, UPDATES = (Column(name, average(name)) for name in ("completions", "updates"))
-LAST = "KL, entropy and tokens are means over the last tenth of a run."
+LAST = "Signals of the policy (KL, entropy, tokens) are means over the last tenth of a run."
 KL = Column("KL(π‖μ)", ending("kl/pi_mu", ".2g"), LAST)
 ENTROPY = Column("entropy", ending("entropy", ".3f"), LAST)
 LENGTH = Column("tokens a completion", ending("tokens/completion", ".1f"), LAST)
