@@ -157,10 +157,20 @@ def plug_in(
 
 
 @partial(jax.jit, static_argnames="constants")
-def bootstrap(weights: jax.Array, *arrays: jax.Array, constants: Constants) -> Any:
+def bootstrap(
+    weights: jax.Array,
+    ratio: jax.Array,
+    center: jax.Array,
+    rewards: jax.Array,
+    *,
+    constants: Constants,
+) -> Any:
     """Returns `plug_in` at each of several weights."""
-    one = partial(plug_in, constants=constants)
-    return jax.lax.map(lambda w: one(w, *arrays), weights, batch_size=20)
+
+    def one(w: jax.Array) -> dict[str, jax.Array]:
+        return plug_in(w, ratio, center, rewards, constants)
+
+    return jax.lax.map(one, weights, batch_size=20)
 
 
 def estimates(
