@@ -72,7 +72,7 @@ def all_sections(study: Study, rows: Rows, failed: Rows) -> list[Section]:
         sections.insert(0, Section("Claims", RULES, [claims]))
     if any(row["role"] == "tuning" for row in rows):
         text = "Scores on the tuning seeds and the validation problems, which nothing else is of."
-        sections.append(Section("Settings tried", text, [settings_tried(rows)]))
+        sections.append(Section("Settings tried", text, [settings_tried(rows, study.measure)]))
     if failed:
         text = "These have no row; the next start tries them again."
         sections.append(Section("Failed cells", text, [failures(failed)]))

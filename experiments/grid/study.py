@@ -44,6 +44,8 @@ class Study(ABC):
     """The question that it answers, in a line."""
     pages: ClassVar[tuple[str, ...]] = ()
     """Pages of docs/ whose marked tables are made from the rows, such as reuse.md."""
+    measure: ClassVar[str] = SCORE
+    """Score by which settings are chosen."""
     evaluations: ClassVar[int] = 6
     """Evaluations of a run after the one before its first step."""
     claims: ClassVar[Sequence[Claim]] = ()
@@ -155,8 +157,6 @@ class TunedStudy(Study):
     evaluations: ClassVar[int] = 4
     watch: ClassVar[Watch] = Watch()
     """Signals that a row keeps of every step."""
-    measure: ClassVar[str] = SCORE
-    """Score by which rates are chosen."""
 
     steps: Count = 60
     """Steps of a run."""

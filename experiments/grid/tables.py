@@ -8,11 +8,8 @@ import numpy as np
 
 from experiments.grid.cell import Coordinates, canonical, place_name, short
 from experiments.grid.columns import COMPLETIONS, GREEDY, SAMPLED, UPDATES, Column, Value, score
-from experiments.grid.columns import ENTROPY as ENTROPY  # experiments.real, frozen, reads it here
-from experiments.grid.columns import KL as KL
-from experiments.grid.columns import LENGTH as LENGTH
 from experiments.grid.figures import Picture
-from experiments.grid.rows import SCORE, Row, Rows, diverged, final, groups, reported, where
+from experiments.grid.rows import Row, Rows, diverged, final, groups, reported, where
 from experiments.grid.variants import settings_count
 from experiments.grid.verdicts import Claim, Difference, Verdict, of_claim, surviving
 
@@ -193,14 +190,14 @@ def seeds_text(rows: Rows) -> str:
     return f"{len(rows)}" + (f" ({lost} diverged)" if lost else "")
 
 
-def settings_tried(rows: Rows) -> Table:
-    """Returns every setting of every method with its score on the tuning seeds."""
+def settings_tried(rows: Rows, name: str) -> Table:
+    """Returns every setting of every method with this score on the tuning seeds."""
     lines = [
-        [place, setting, score()(trials), seeds_text(trials)]
+        [place, setting, score(name)(trials), seeds_text(trials)]
         for place, settings in settings_of(rows).items()
         for setting, trials in settings.items()
     ]
-    return Table("tuning", ("method", "setting", f"{SCORE} (validation)", "seeds"), lines)
+    return Table("tuning", ("method", "setting", f"{name} (validation)", "seeds"), lines)
 
 
 def failures(notes: Sequence[Mapping[str, Any]]) -> Table:

@@ -20,24 +20,21 @@ from typing import ClassVar, Self
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import SIGNALS, Cell, Role, Watch, place_name
-from experiments.grid.figures import COLORS, Picture, legend_below
-from experiments.grid.rows import Rows, final, groups, judged_by, of_labels, reported
-from experiments.grid.signals import ending
-from experiments.grid.study import Crossing, TunedStudy
-from experiments.grid.tables import (
+from experiments.grid.columns import (
     COMPLETIONS,
     ENTROPY,
     KL,
     LENGTH,
     UPDATES,
     Column,
-    Section,
-    Table,
-    claims_table,
-    in_order,
     plus_minus,
     score,
 )
+from experiments.grid.figures import COLORS, Picture, legend_below
+from experiments.grid.rows import Rows, final, groups, judged_by, of_labels, reported
+from experiments.grid.signals import ending
+from experiments.grid.study import Crossing, TunedStudy
+from experiments.grid.tables import Section, Table, claims_table, in_order
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of
 from experiments.grid.verdicts import mean_and_interval, of_claim
 from experiments.real.measure import TRAINED, UNTOUCHED

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from experiments.grid import page
 from experiments.grid.columns import against, plus_minus
 from experiments.grid.figures import AXES, Picture, all_axes, curve, small_multiples
+from experiments.grid.rows import SCORE
 from experiments.grid.tables import Section, Table, settings_tried, summary
 from experiments.grid.variants import Variant
 from experiments.grid.verdicts import difference
@@ -32,7 +33,7 @@ def test_a_summary_has_means_errors_settings_and_how_many_were_tried():
     assert lines[0]["Pass@1, sampled"] == "0.600 ± 1.271"  # .1 times Student's 12.706
     assert (lines[0]["setting"], lines[0]["settings tried"]) == ("rate 0.001 (only one tried)", "1")
     assert (lines[1]["settings tried"], lines[1]["seeds"]) == ("0", "2")
-    assert settings_tried(ROWS).lines == [["good v=1", "rate 0.001", "0.900", "1"]]
+    assert settings_tried(ROWS, SCORE).lines == [["good v=1", "rate 0.001", "0.900", "1"]]
 
 
 def test_methods_are_compared_seed_by_seed():
