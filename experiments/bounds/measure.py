@@ -150,9 +150,9 @@ def plug_in(
     nothing = jnp.zeros((len(ratio), 2), ratio.dtype)
     known = jnp.broadcast_to(jnp.array([0.0, 1.0], ratio.dtype), nothing.shape)
     masses = (weights * ratio, weights * center, weights)
-    padded = [jnp.concatenate((mass, nothing), axis=1) for mass in masses]
-    padded.append(jnp.concatenate((rewards, known), axis=1))
-    values = jax.vmap(partial(facts, constants=constants))(*padded)
+    pi, pi_k, mu = (jnp.concatenate((mass, nothing), axis=1) for mass in masses)
+    known = jnp.concatenate((rewards, known), axis=1)
+    values = jax.vmap(partial(facts, constants=constants))(pi, pi_k, mu, known)
     return {name: jnp.mean(value) for name, value in values.items()}
 
 
