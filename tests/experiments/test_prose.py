@@ -18,7 +18,7 @@ def prose(page):
     return "\n".join(" ".join(part.split()) for part in rest.split("\n\n"))
 
 
-@pytest.mark.parametrize("page", ["results.md", "reuse.md"])
+@pytest.mark.parametrize("page", ["results.md", "reuse.md", "real.md"])
 def test_verdicts_stand_in_tables_and_in_the_rule_alone(page):
     rule = prose(page).partition(RULES)[2].partition("\n## ")[0]
     rest = prose(page).replace(rule, "") if rule else prose(page)
@@ -33,7 +33,7 @@ def test_readme_claims_nothing_that_did_not_repeat():
     assert not re.findall(r"`reuse` ends|above the\s+default", text)
 
 
-@pytest.mark.parametrize("page", ["results.md", "reuse.md", "../README.md"])
+@pytest.mark.parametrize("page", ["results.md", "reuse.md", "real.md", "../README.md"])
 def test_intervals_of_runs_stand_in_tables_made_from_rows(page):
     assert not re.findall(r"\d ± \.?\d", prose(page))
 
