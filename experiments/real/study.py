@@ -1,7 +1,7 @@
 """`real`: what do the claims of the small decoder show on a real language model?
 
 Command: python -m experiments.run real --jobs 2
-Hardware and time: two CPU cores, 15 cells of about fifteen core-minutes.
+Hardware and time: two CPU cores, 15 cells of 15 to 23 core-minutes.
 
 SmolLM2-135M-Instruct on word problems in plain English (`--preset smollm2-135m`). What is compared,
 by which measure and when it stops is laid down in protocol.md before the confirmation runs. The
@@ -34,9 +34,9 @@ from experiments.grid.figures import COLORS, Picture, legend_below
 from experiments.grid.rows import Rows, final, groups, judged_by, of_labels, reported
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, TunedStudy
-from experiments.grid.tables import Section, Table, claims_table, in_order
+from experiments.grid.tables import Section, Table, in_order
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of
-from experiments.grid.verdicts import mean_and_interval, of_claim
+from experiments.grid.verdicts import Verdict, mean_and_interval, of_claim
 from experiments.real.measure import TRAINED, UNTOUCHED
 from experiments.real.methods import CLAIMS, FIRST, METHODS, ON_POLICY, STEPS
 from ogrpo.config.schedule import Schedule
@@ -189,16 +189,17 @@ class RealStudy(TunedStudy):
 
     def decided(self, rows: Rows) -> Table:
         """Returns the claims of which both methods have all seeds, with what measure 2 says."""
-        greedy, best = ([judged_by(row, name) for row in rows] for name in [*MEASURES][:2])
-        whole = [one for one in CLAIMS if len(of_claim(one, greedy).values) == len(self.seeds)]
-        table = claims_table(whole, greedy)
         lines = []
-        for one, line in zip(whole, table.lines, strict=True):
-            first, second = of_claim(one, greedy), of_claim(one, best)
-            other = first.interval[0] * second.interval[0] < 0
-            lines.append([*line[:3], second.text() + " (other sign)" * other])
-        columns = (*table.columns[:3], "the same of best sampled")
-        return Table("claims-greedy", columns, lines)
+        for one in CLAIMS:
+            greedy, best = (
+                of_claim(one, [judged_by(row, name) for row in rows]) for name in [*MEASURES][:2]
+            )
+            if len(greedy.values) == len(self.seeds):
+                other = greedy.interval[0] * best.interval[0] < 0
+                same = best.text() + " (other sign)" * other
+                lines.append([one.text, greedy, Verdict(greedy, one.relation), same])
+        heads = ("claim", "difference", "verdict", "the same of best sampled")
+        return Table("claims-greedy", heads, lines)
 
 
 def gain(before: Rows, name: str) -> Callable[[Rows], str]:
