@@ -64,10 +64,10 @@ def on_all(change):
     return applied
 
 
-def long_unlikely(choices):
-    """One completion for all, of a length and entropy at which that is no chance."""
-    likely = max(choices, key=lambda choice: len(choice["token_ids"]))
-    return [{**likely, "index": n} for n in range(len(choices))]
+def one_unlikely(choices):
+    """One completion for all, of a chance of exp(-50) or less at which that is no accident."""
+    set_log_prob(choices[0], -50.0)
+    return [{**choices[0], "index": n} for n in range(len(choices))]
 
 
 def fails(status):
@@ -267,10 +267,10 @@ def test_versions_that_cannot_be_are_refused(bridge, name):
 
 
 def test_one_completion_under_several_indices_is_told_from_chance(bridge):
-    """Of tokens at more than a nat each; the equal answers of a sure policy are no fault."""
+    """Of a completion too unlikely to come twice; the equal answers of a sure policy are right."""
     server, engine, params = bridge
     before = engine.counts["rollout/refused/repeated"]
-    server.spoil(on_all(long_unlikely))
+    server.spoil(on_all(one_unlikely))
     check_whole(engine, params)
     refused = engine.counts["rollout/refused"]
     assert engine.counts["rollout/refused/repeated"] > before
