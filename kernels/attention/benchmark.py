@@ -71,7 +71,7 @@ def speed(args: argparse.Namespace, length: int) -> list[list[str]]:
 
 
 def main() -> None:
-    """Prints Markdown, by default for the shapes of the small decoder of `benchmarks/update`."""
+    """Prints Markdown, by default for the small decoder of `benchmarks/side_by_side`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     for name, value in (("group", 4), ("prompt", 64), ("heads", 4), ("head-dim", 64)):
         parser.add_argument(f"--{name}", type=int, default=value)

@@ -1,13 +1,12 @@
-"""One update of ogrpo, as the trainer composes it on one device; run by `run.py`."""
+"""One update of ogrpo, as the trainer composes it on one device; run by `update.py`."""
 
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, Shape, draw_adapter, draw_weight
-from clock import Clock, Job
+from update_cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, draw_adapter, draw_weight
+from worker import Clock, Job
 
 from ogrpo.batch import Batch, tokens_only
 from ogrpo.core.algorithms import ALGORITHMS
@@ -33,7 +32,8 @@ REMAT = {
 }
 
 
-def make_decoder(shape: Shape) -> DecoderConfig:
+def make_decoder(job: Job) -> DecoderConfig:
+    shape = job.shape
     return DecoderConfig(
         architecture="Qwen2ForCausalLM",
         vocab_size=shape.vocabulary,
@@ -50,11 +50,11 @@ def make_decoder(shape: Shape) -> DecoderConfig:
     )
 
 
-def make_recipe(decoder: DecoderConfig, settings: dict[str, Any]) -> Recipe:
+def make_recipe(decoder: DecoderConfig, settings: Any) -> Recipe:
     how: Any = {
-        "keep_fn": REMAT[settings["remat"]],
-        "log_probs_fn": KERNELS[choose(settings["kernels"], decoder.vocab_size)],
-        "attention_fn": attention.kernel(settings["attention"]),
+        "keep_fn": REMAT[settings.remat],
+        "log_probs_fn": KERNELS[choose(settings.kernels, decoder.vocab_size)],
+        "attention_fn": attention.kernel(settings.attention),
     }
 
     def policy_fn(params, batch, temperature):
@@ -69,18 +69,19 @@ def make_recipe(decoder: DecoderConfig, settings: dict[str, Any]) -> Recipe:
 
 def measure(job: Job) -> None:
     give_back_after_compiling()
-    decoder = make_decoder(job.shape)
-    params = load_pretrained(job.weights, jnp.float32)[1] if job.weights else random_params(decoder)
+    decoder = make_decoder(job)
+    weights = job.fields.get("weights")
+    params = load_pretrained(weights, jnp.float32)[1] if weights else random_params(decoder)
     rate = ADAM["learning_rate"]
     betas = {name: value for name, value in ADAM.items() if name != "learning_rate"}
     optimizer = adam(**betas, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
-    rank = job.settings["lora"]
+    rank = job.settings.lora
     update = make_update(optimizer, make_recipe(decoder, job.settings))
     knobs = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
     trained, frozen = adapted(params, rank) if rank else (params, ())
     state, batch = init_state(trained, optimizer, frozen=frozen), make_batch(job)
     del params, trained
-    clock, more = Clock(job, ("ogrpo", "jax", "jaxlib", "flax", "optax", "numpy")), True
+    clock, more = Clock(job, "ogrpo", "jax", "jaxlib", "flax", "optax", "numpy"), True
     while more:
         state, metrics = jax.block_until_ready(update(state, batch, knobs))
         more = clock.tick(metrics["loss"], metrics["grad_norm"])
@@ -125,8 +126,9 @@ def make_batch(job: Job) -> Batch:
 
 if __name__ == "__main__":
     job = Job()
-    if len(sys.argv) > 2:  # the weights that all systems are checked with
-        decoder = make_decoder(job.shape)
-        save_pretrained(sys.argv[2], decoder, random_params(decoder))
+    if "save" in job.fields:  # the weights that all systems are checked with
+        decoder = make_decoder(job)
+        save_pretrained(job.fields["save"], decoder, random_params(decoder))
+        job.answer({})
     else:
         measure(job)

@@ -1,7 +1,7 @@
-"""The parts that side-by-side benchmarks share: CPUs, environments, settings and reports.
+"""The parts that the side-by-side benchmarks share: workers, environments, settings, the report.
 
 A setting of a system or a shape is named on the command line, any of its fields changed:
-`name:key=value,...`.
+`name:key=value,...`. Workers are the scripts in this folder whose names end in a system's.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,9 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Found = dict[str, Any]
-Runs = dict[str, list[Found]]  # by system, a round each
-Columns = dict[str, Callable[[Found], float]]
+from benchmarks.rows import table
+from benchmarks.side_by_side.worker import peak
+
+Figures = dict[str, Any]
+Runs = dict[str, list[Figures]]  # by system, a round each
+Columns = dict[str, Callable[[Figures], float]]
+
+HERE = Path(__file__).resolve().parent
+TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,31 +47,140 @@ class Common:
     """CPUs that each system may use."""
     json: Path | None = None
     """Every measurement."""
-    markdown: Path | None = None
-    """The report, which is printed in any case."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The text around the figures, and what they are.
+
+    Attributes:
+        title: of the whole.
+        note: how to read the figures.
+        figures: columns of each shape's first table, a row a system.
+        ratios: columns of its second, of the first system's figures to each other's.
+        more: lines behind these, of what was measured at a shape.
+    """
+
+    title: str
+    note: str
+    figures: Columns
+    ratios: Columns
+    more: Callable[[Figures], list[str]]
+
+    def text(self, measured: Figures) -> str:
+        """Returns the report in Markdown."""
+        lines = [*heading(self.title, measured), self.note]
+        for name, part in measured["shapes"].items():
+            runs = part["runs"]
+            first = next(iter(runs))
+            fields = (f"{key.replace('_', ' ')} {value}" for key, value in part["shape"].items())
+            lines += [
+                "",
+                f"## {name}",
+                "",
+                f"{', '.join(fields)}; {len(runs[first])} rounds.",
+                "",
+                *table(["system", *self.figures], figure_rows(runs, self.figures)),
+                "",
+                f"{first} divided by each, median of the rounds' ratios (least to greatest):",
+                "",
+                *table(["system", *self.ratios], ratio_rows(runs, self.ratios)),
+                *self.more(part),
+            ]
+        return "\n".join(lines) + "\n"
 
 
 def measure_shapes(
     options: Common,
     shapes: dict[str, Any],
-    measure: Callable[[Any, Path], Found],
-    report: Callable[[Found], str],
+    measure: Callable[[Any, Path], Figures],
+    report: Report,
 ) -> None:
     """Measures each shape, in a folder of its own; keeps and prints what came of it."""
-    measured: Found = {}
+    measured: Figures = {}
     document = {"machine": describe_machine(), "command": command(), "shapes": measured}
     for spec, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             measured[spec] = {"shape": dataclasses.asdict(shape), **measure(shape, Path(folder))}
         if options.json:
             options.json.write_text(json.dumps(document, indent=1))
-    text = report(document)
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(text)
+    print(report.text(document))
 
 
-def heading(title: str, measured: Found) -> list[str]:
+class Worker:
+    """A worker with its children, in a session of its own, on the first so many CPUs.
+
+    It ends with the `with` statement.
+    """
+
+    def __init__(
+        self, name: str, python: str, job: Figures, folder: Path, threads: int, **environment: str
+    ) -> None:
+        self._log = folder / f"{name}.log"
+        job = {**job, "folder": str(folder), "threads": threads}
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*on_cpus(threads), python, str(HERE / f"{name}.py"), json.dumps(job)],
+                env={
+                    **os.environ,
+                    "JAX_PLATFORMS": "cpu",
+                    "OMP_NUM_THREADS": str(threads),
+                    **environment,
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._process:  # which closes its pipes and waits
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def answer(self) -> Any:
+        """Returns its next answer; what libraries print while they are imported is passed over.
+
+        Raises:
+            RuntimeError: it ended without one; has its last words.
+        """
+        assert self._process.stdout is not None
+        for line in iter(self._process.stdout.readline, ""):
+            if line.startswith("{"):
+                return json.loads(line)
+        raise RuntimeError(f"the worker ended:\n{self._log.read_text()[-4000:]}")
+
+    def ask(self, **request: float) -> Figures:
+        """Returns what it answers, with CPU seconds and peak memory (MiB) of all its processes."""
+        assert self._process.stdin is not None
+        before = self._cpu_seconds()
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        reply = self.answer()
+        spent = self._cpu_seconds() - before
+        # Pages that are shared count twice.
+        return {**reply, "cpu": spent, "peak": sum(peak(pid) for pid, _ in self._members())}
+
+    def _cpu_seconds(self) -> float:
+        """User and system time of its processes, and of those that they have waited for."""
+        return sum(sum(map(int, fields[11:15])) for _, fields in self._members()) / TICK
+
+    def _members(self) -> list[tuple[str, list[str]]]:
+        """Process ids of the session, with the fields of /proc/PID/stat from the state on."""
+        members = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            if int(fields[3]) == self._process.pid:
+                members.append((stat.parent.name, fields))
+        return members
+
+
+def heading(title: str, measured: Figures) -> list[str]:
     """The title, when, where and how it was measured, and with which packages."""
     machine = measured["machine"]
     return [
@@ -78,7 +194,7 @@ def heading(title: str, measured: Found) -> list[str]:
     ]
 
 
-def _versions(measured: Found) -> list[str]:
+def _versions(measured: Figures) -> list[str]:
     """The packages of each system, settings aside."""
     named = {}
     for part in measured["shapes"].values():
@@ -90,27 +206,27 @@ def _versions(measured: Found) -> list[str]:
     ]
 
 
-def figures(runs: list[Found], columns: Columns) -> list[list[float]]:
-    """Returns the figures of all rounds for each column."""
-    return [[read(run) for run in runs] for read in columns.values()]
-
-
-def ratios(runs: Runs, spec: str, columns: Columns) -> list[list[float]]:
-    """Returns ratios of the first system to another, round by round, for each column."""
-    ours, theirs = figures(next(iter(runs.values())), columns), figures(runs[spec], columns)
+def figure_rows(runs: Runs, columns: Columns) -> list[list[str]]:
+    """Returns a row for each system, with its figures over the rounds."""
     return [
-        [a / b for a, b in zip(one, other, strict=True)]
-        for one, other in zip(ours, theirs, strict=True)
+        [spec, *(spread([read(run) for run in of]) for read in columns.values())]
+        for spec, of in runs.items()
     ]
 
 
 def ratio_rows(runs: Runs, columns: Columns) -> list[list[str]]:
-    return [[spec, *map(spread, ratios(runs, spec, columns))] for spec in list(runs)[1:]]
-
-
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+    """Returns a row for each system but the first: that one's figures over its own, by round."""
+    first, *others = runs
+    return [
+        [
+            spec,
+            *(
+                spread([read(a) / read(b) for a, b in zip(runs[first], runs[spec], strict=True)])
+                for read in columns.values()
+            ),
+        ]
+        for spec in others
+    ]
 
 
 def spread(values: list[float]) -> str:
@@ -128,11 +244,11 @@ def command() -> str:
     return shlex.join(["python", "-m", ".".join(module.parts), *sys.argv[1:]])
 
 
-def describe_machine() -> Found:
+def describe_machine() -> Figures:
     names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     # The short hash, with a + where files under version control were changed.
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
     return {
         "date": datetime.date.today().isoformat(),
         "commit": done.stdout.strip() or "unknown",

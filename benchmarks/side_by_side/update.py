@@ -1,15 +1,12 @@
 """One GRPO update, side by side: ogrpo, Tunix and TRL on the same batch, each by its own code.
 
-    python -m benchmarks.update.run
-    python -m benchmarks.update.run --shapes A B:group=8 --systems ogrpo ogrpo:remat=full tunix
+    python -m benchmarks.side_by_side.update
+    python -m benchmarks.side_by_side.update --shapes A B:group=8 --systems ogrpo ogrpo:remat=full
 
 What is compared, and with which settings of the peers, is in README.md beside this file.
 """
 
 import dataclasses
-import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -19,12 +16,22 @@ from typing import Any
 import numpy as np
 import tyro
 
-from benchmarks.side_by_side import Common, Found, measure_shapes, on_cpus, parse, python_with
-from benchmarks.update.cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
-from benchmarks.update.report import report
+from benchmarks.rows import table
+from benchmarks.side_by_side.harness import (
+    Columns,
+    Common,
+    Figures,
+    Report,
+    Runs,
+    Worker,
+    measure_shapes,
+    parse,
+    python_with,
+    spread,
+)
+from benchmarks.side_by_side.update_cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
 from ogrpo.setup.cache import cache_path
 
-HERE = Path(__file__).resolve().parent
 # Tunix is compiled by the same XLA as ogrpo.
 SHARED = tuple(f"{name}=={version(name)}" for name in ("jax", "jaxlib", "flax", "optax", "numpy"))
 PEERS = {
@@ -71,11 +78,13 @@ def main(options: Options) -> None:
         for name, _ in systems.values()
     }
 
-    def measure(shape: Shape, folder: Path) -> Found:
+    def measure(shape: Shape, folder: Path) -> Figures:
+        arrays: dict[str, Any] = make_batch(shape, seed=0)
+        np.savez(folder / "batch.npz", **arrays)
         bench = Bench(options, shape, systems, pythons, folder)
         return {"checks": bench.check() if options.check else None, "runs": bench.rounds()}
 
-    measure_shapes(options, shapes, measure, report)
+    measure_shapes(options, shapes, measure, REPORT)
 
 
 @dataclass(frozen=True)
@@ -88,32 +97,32 @@ class Bench:
     pythons: dict[str, str]
     folder: Path
 
-    def rounds(self) -> dict[str, list[dict[str, Any]]]:
+    def rounds(self) -> Runs:
         """The figures of each system, a round at a time."""
         options = self.options
         timing = {name: getattr(options, name) for name in ("seconds", "updates", "warm_up")}
-        runs: dict[str, list[dict[str, Any]]] = {spec: [] for spec in self.systems}
+        runs: Runs = {spec: [] for spec in self.systems}
         for turn in range(options.rounds):
-            job = self.job(next(iter(self.systems)), None)
-            self.call(sys.executable, "products", job)  # the machine's own rate
-            rate = json.loads(Path(job["result"]).read_text())["rate"]
-            for spec, (_, settings) in self.systems.items():
-                got = self.measure(spec, None, **timing)
+            rate = self.call(sys.executable, "products", None)["rate"]  # the machine's own
+            for spec, (name, settings) in self.systems.items():
+                figures = self.call(self.pythons[name], name, settings, **timing)
                 needed = product_flops(self.shape, adapters=getattr(settings, "lora", 0) > 0)
-                runs[spec].append({**got, "rate": rate, "share": needed / rate / got["cpu"]})
-                line = f"{got['cpu']:.3f} CPU s an update, peak {got['peak']:,.0f} MiB"
+                share = needed / rate / figures["cpu"]
+                runs[spec].append({**figures, "rate": rate, "share": share})
+                line = f"{figures['cpu']:.3f} CPU s an update, peak {figures['peak']:,.0f} MiB"
                 print(f"round {turn + 1} {spec}: {line}", file=sys.stderr)
         return runs
 
-    def check(self) -> dict[str, dict[str, Any]]:
+    def check(self) -> Figures:
         """Three updates of each system from the same weights; a ValueError where they differ."""
-        weights = self.folder / "weights"
-        self.call(sys.executable, "ogrpo", self.job("ogrpo", None), str(weights))
+        weights = str(self.folder / "weights")
+        self.call(sys.executable, "ogrpo", SYSTEMS["ogrpo"], save=weights)
+        timing = {"seconds": 0.0, "updates": 1, "warm_up": 2}
         runs = {
-            spec: self.measure(spec, str(weights), seconds=0.0, updates=1, warm_up=2)
-            for spec in self.systems
+            spec: self.call(self.pythons[name], name, settings, weights=weights, **timing)
+            for spec, (name, settings) in self.systems.items()
         }
-        ranks = {name: getattr(settings, "lora", 0) for name, (_, settings) in self.systems.items()}
+        ranks = {spec: getattr(settings, "lora", 0) for spec, (_, settings) in self.systems.items()}
         # The first system that trains the same parameters.
         alike = {spec: next(name for name in ranks if ranks[name] == ranks[spec]) for spec in runs}
         compared = {
@@ -130,50 +139,19 @@ class Bench:
                 )
         return {"runs": runs, "differences": compared}
 
-    def measure(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:
-        name, _ = self.systems[spec]
-        job = self.job(spec, weights, **timing)
-        self.call(self.pythons[name], name, job)
-        return json.loads(Path(job["result"]).read_text())
-
-    def job(self, spec: str, weights: str | None, **timing: float) -> dict[str, Any]:
-        batch, result = self.folder / "batch.npz", self.folder / "result.json"
-        if not batch.exists():
-            arrays: dict[str, Any] = make_batch(self.shape, seed=0)
-            np.savez(batch, **arrays)
-        result.unlink(missing_ok=True)
-        settings = parse(spec, SYSTEMS)[1]
-        return {
+    def call(self, python: str, name: str, settings: Any, **fields: Any) -> Figures:
+        """Returns the answer of a worker."""
+        job = {
             "shape": dataclasses.asdict(self.shape),
-            "settings": dataclasses.asdict(settings),
-            "batch": str(batch),
-            "weights": weights,
-            "threads": self.options.threads,
-            "result": str(result),
-            **timing,
+            "settings": dataclasses.asdict(settings) if settings else {},
+            **fields,
         }
-
-    def call(self, python: str, name: str, job: dict[str, Any], *more: str) -> None:
-        """Runs a worker on the first so many CPUs; shows what it said if it fails."""
-        (self.folder / "job.json").write_text(json.dumps(job))
-        threads = self.options.threads
-        done = subprocess.run(
-            [
-                *on_cpus(threads),
-                python,
-                HERE / f"{name}_worker.py",
-                self.folder / "job.json",
-                *more,
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{name} failed ({done.returncode}):\n{done.stderr[-4000:]}")
+        how = (f"update_{name}", python, job, self.folder, self.options.threads)
+        with Worker(*how) as worker:
+            return worker.answer()
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+def differences(one: Figures, other: Figures) -> dict[str, float]:
     """Relative differences of the first update's loss and gradient norm, and of the last loss."""
 
     def gap(name: str, update: int) -> float:
@@ -181,6 +159,47 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
 
     return {"loss": gap("losses", 0), "norm": gap("norms", 0), "later": gap("losses", -1)}
 
+
+def more(part: Figures) -> list[str]:
+    """Returns the machine's rate, and what the check of a shape found."""
+    rates = [run["rate"] / 1e9 for run in next(iter(part["runs"].values()))]
+    rate = f"Products at {spread(rates)} Gflop a CPU-second."
+    if part["checks"] is None:
+        return ["", rate, "", "Losses and gradient norms were not compared."]
+    first = next(iter(part["checks"]["runs"].values()))
+    rows = [
+        [spec, *(f"{gaps[key]:.1e}" for key in ("loss", "norm", "later"))]
+        for spec, gaps in part["checks"]["differences"].items()
+    ]
+    return [
+        "",
+        rate,
+        "",
+        f"From shared weights: loss {first['losses'][0]:.6f}, gradient norm "
+        f"{first['norms'][0]:.6f}, loss of the third update {first['losses'][-1]:.6f}; relative "
+        "differences:",
+        "",
+        *table(["system", "loss", "gradient norm", "loss of the third update"], rows),
+    ]
+
+
+COLUMNS: Columns = {
+    "CPU s": lambda run: run["cpu"],
+    "wall s": lambda run: run["wall"],
+    "peak MiB": lambda run: run["peak"],
+    "peak - imports MiB": lambda run: run["peak"] - run["imports"],
+    "timed peak - imports MiB": lambda run: run["timed_peak"] - run["imports"],
+}
+REPORT = Report(
+    title="One GRPO update, side by side",
+    note="Medians over rounds (least to greatest). CPU and wall seconds are of one update; the peak"
+    " of resident memory is of the process, compilation included; the timed peak is that of"
+    " the timed updates alone. The limit is what the products that an update cannot do without"
+    " take at the rate of a bare product, measured in the same round.",
+    figures={**COLUMNS, "share of the product limit": lambda run: run["share"]},
+    ratios=COLUMNS,
+    more=more,
+)
 
 if __name__ == "__main__":
     main(tyro.cli(Options))

@@ -1,11 +1,11 @@
-"""ogrpo's embedded engine, as a run uses it, or its plain sampler; started by `run.py`."""
+"""ogrpo's embedded engine, as a run uses it, or its plain sampler; started by `sampler.py`."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from serving import Draw, Job, Rows, serve
+from worker import Draw, Job, Rows, serve
 
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, sample
 from ogrpo.protocol import Sampling
@@ -16,23 +16,23 @@ CERTAIN = 1e6
 
 
 def load(job: Job) -> Draw:
-    shape = job["shape"]
-    config, params = load_pretrained(job["folder"], shape["dtype"])
-    sizes = {"batch_size": shape["prompts"], "prompt_length": shape["prompt"]}
-    make = plain_engine if job["settings"]["plain"] else embedded_engine
-    engine = make(config, eos_id=job["eos"], **sizes)
+    shape, eos = job.shape, job.fields["eos"]
+    config, params = load_pretrained(job.folder, shape.dtype)
+    sizes = {"batch_size": shape.prompts, "prompt_length": shape.prompt}
+    make = plain_engine if job.settings.plain else embedded_engine
+    engine = make(config, eos_id=eos, **sizes)
     engine.publish(params, 0)
     sampling = Sampling(
         temperature=1.0,
-        max_tokens=shape["tokens"],
-        group_size=shape["group"],
-        greedy=shape["greedy"],
+        max_tokens=shape.tokens,
+        group_size=shape.group,
+        greedy=shape.greedy,
     )
 
     def draw(ids: np.ndarray, seed: int, most: int) -> Rows:
-        short = most < shape["tokens"]
+        short = most < shape.tokens
         if short:  # one program is compiled for all T tokens: it is left after the first
-            engine.publish(ending(params, job["eos"]), 0)
+            engine.publish(ending(params, eos), 0)
         groups = engine.generate(list(ids), sampling, seed)
         if short:
             engine.publish(params, 0)
@@ -52,10 +52,10 @@ def plain_engine(config: DecoderConfig, *, eos_id: int, **sizes: int) -> Embedde
 
 
 def ending(params: Params, eos: int) -> Params:
-    """Weights of `cases.make_weights` under which the end of sequence is certain."""
+    """Weights of `sampler.make_weights` under which the end of sequence is certain."""
     table = params["embed_tokens"]["weight"]
     return {**params, "embed_tokens": {"weight": table.at[eos, 0].set(CERTAIN)}}
 
 
 if __name__ == "__main__":
-    serve(load, ("jax", "jaxlib", "flax"))
+    serve(load, "jax", "jaxlib", "flax")
