@@ -1,31 +1,30 @@
 """Memory that XLA plans for updates: lowered from shapes and compiled for the CPU; nothing runs.
 
     python -m benchmarks.memory lengths --completions 512 1024 2048 4096 8192 16384 32768
-    python -m benchmarks.memory layouts --tokens 4608 8192 16384
+    python -m benchmarks.memory layouts
     python -m benchmarks.memory presets
     python -m benchmarks.memory devices --data 1 --fsdp 8 --tensor 1 --microbatches 8
 
-`lengths` takes one prompt with its completions; `layouts` a batch with one long completion among
-short ones, padded, packed, and cut by tokens; `presets` the updates of the presets of real models
-with full completions, beside what `ogrpo plan` counts; `devices` a mesh of so many devices of this
-host, per device. The figures are XLA's own (`compiled.memory_analysis()`):
+The figures are XLA's own (`compiled.memory_analysis()`):
 
     state      weights and the optimizer's moments, given and returned in place
     temporary  all that lives between: gradient, gathered weights, activations, logits
     peak       arguments + temporary + outputs that alias nothing
 """
 
-import argparse
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 
+from benchmarks.rows import line
 from ogrpo.batch import Batch, tokens_only
 from ogrpo.config.method import knobs
 from ogrpo.config.schedule import Schedule
@@ -45,6 +44,7 @@ from ogrpo_plan.memory import train_budget
 from ogrpo_plan.presets import DEVICES, plan_of
 
 GIB = 2**30
+Dtype = Literal["float32", "bfloat16"]
 BETWEEN = ("gradients", "computing copy and its gradient", "activations", "working")
 """Rows of `ogrpo plan` that live while an update runs."""
 
@@ -123,37 +123,88 @@ def batch_shapes(n: int, g: int, p: int, t: int) -> Batch[Any]:
     )
 
 
-def plan_length(options: argparse.Namespace, length: int) -> Planned:
-    """The plan of one prompt with completions of this length; otherwise the defaults."""
-    config = main_study(
-        model=Model(dtype=options.dtype, remat=options.remat, compute_dtype=options.compute_dtype),
-        lora=Lora(rank=options.lora_rank),
-        kernels=Kernels(
-            attention=options.attention, log_probs=options.log_probs, kept_mib=options.kept_mib
-        ),
-        rollout=Rollout(group_size=options.group, max_tokens=length),
-        schedule=Schedule(prompts=1),
-        optimizer=Optimizer(microbatches=1, moments=options.moments),
-    )
-    decoder = SHAPES[options.shape]
-    decoder = replace(decoder, max_positions=max(decoder.max_positions, options.prompt + length))
-    return plan_update(config, decoder, batch_shapes(1, options.group, options.prompt, length))
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Full completions: what is planned for one prompt, and for many on a mesh."""
+
+    shape: str
+    """Of `ogrpo.policy.config`."""
+    group: int = 16
+    prompt: int = 256
+    remat: Literal["none", "products", "full"] = "full"
+    dtype: Dtype
+    compute_dtype: Dtype = "bfloat16"
+    lora_rank: int | None = None
+    """By default every weight is trained."""
+    moments: Literal["full", "bfloat16", "factored"] = "full"
+
+    def plan(
+        self, length: int, *, prompts: int = 1, microbatches: int = 1, mesh: Mesh | None = None
+    ) -> Planned:
+        """The plan with completions of this length; otherwise the defaults."""
+        config = main_study(
+            model=Model(dtype=self.dtype, remat=self.remat, compute_dtype=self.compute_dtype),
+            lora=Lora(rank=self.lora_rank),
+            kernels=Kernels(log_probs="chunked"),
+            rollout=Rollout(group_size=self.group, max_tokens=length),
+            schedule=Schedule(prompts=prompts),
+            optimizer=Optimizer(microbatches=microbatches, moments=self.moments),
+            mesh=mesh or Mesh(),
+        )
+        decoder = SHAPES[self.shape]
+        decoder = replace(decoder, max_positions=max(decoder.max_positions, self.prompt + length))
+        batch = batch_shapes(prompts, self.group, self.prompt, length)
+        return plan_update(config, decoder, batch, meshed=mesh is not None)
 
 
-def lengths(options: argparse.Namespace) -> Iterator[list[str]]:
-    """A line for each length of the completions."""
-    yield ["completion", "state GiB", "temporary GiB", "a token, KiB", "compiled in s"]
-    for length in options.completions:
-        began = time.perf_counter()
-        planned = plan_length(options, length)
-        tokens = options.prompt + options.group * length
-        yield [
-            str(length),
-            f"{planned.state / GIB:.2f}",
-            f"{planned.temporary / GIB:.2f}",
-            f"{planned.temporary / 2**10 / tokens:.0f}",
-            f"{time.perf_counter() - began:.0f}",
-        ]
+@dataclass(frozen=True, kw_only=True)
+class Lengths(Options):
+    """One prompt with its completions, at each of some lengths."""
+
+    completions: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
+    shape: str = "qwen2.5-1.5b"
+    dtype: Dtype = "bfloat16"
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """A line for each length of the completions."""
+        yield ["completion", "state GiB", "temporary GiB", "a token, KiB", "compiled in s"]
+        for length in self.completions:
+            began = time.perf_counter()
+            planned = self.plan(length)
+            tokens = self.prompt + self.group * length
+            yield [
+                str(length),
+                f"{planned.state / GIB:.2f}",
+                f"{planned.temporary / GIB:.2f}",
+                f"{planned.temporary / 2**10 / tokens:.0f}",
+                f"{time.perf_counter() - began:.0f}",
+            ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices(Options):
+    """One update on a mesh of so many devices of this host, per device."""
+
+    shape: str = "qwen3-4b"
+    dtype: Dtype = "float32"
+    prompts: int = 64
+    completion: int = 1024
+    data: int = 1
+    fsdp: int = 8
+    tensor: int = 1
+    microbatches: int = 1
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """The line of the update."""
+        jax.config.update("jax_num_cpu_devices", self.data * self.fsdp * self.tensor)
+        planned = self.plan(
+            self.completion,
+            prompts=self.prompts,
+            microbatches=self.microbatches,
+            mesh=Mesh(data=self.data, fsdp=self.fsdp, tensor=self.tensor),
+        )
+        yield ["state GiB", "temporary GiB", "peak GiB"]
+        yield [f"{size / GIB:.2f}" for size in (planned.state, planned.temporary, planned.peak)]
 
 
 def plan_groups(
@@ -163,16 +214,6 @@ def plan_groups(
     made = make_batch(groups, make_packer(config), for_update=True)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made.batch)
     return plan_update(config, decoder, shapes), made
-
-
-def uneven_groups(options: argparse.Namespace) -> Batch[np.ndarray]:
-    """Short completions, and one of the full length."""
-    rng = np.random.default_rng(0)
-    low, high = options.short
-    sizes = rng.integers(low, high, (options.prompts, options.group))
-    sizes[options.prompts // 2, options.group // 2] = options.completion
-    prompts = rng.integers(options.prompt // 4, options.prompt + 1, options.prompts)
-    return as_batch(prompts, sizes, options.prompt, options.completion)
 
 
 def as_batch(
@@ -189,28 +230,32 @@ def as_batch(
     return batch._replace(rewards=rewards.reshape(sizes.shape))
 
 
-def layouts(options: argparse.Namespace) -> Iterator[list[str]]:
-    """A line for each way to lay out a batch with one long completion."""
+def layouts() -> Iterator[list[str]]:
+    """A batch with one long completion among short ones, padded, packed, and cut by tokens."""
     yield ["batch", "parts", "tokens a part", "computed tokens", "padding", "temporary GiB"]
+    n, g, p, t = 8, 8, 256, 4096
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(100, 500, (n, g))
+    sizes[n // 2, g // 2] = t
+    groups = as_batch(rng.integers(p // 4, p + 1, n), sizes, p, t)
     ways = {
-        "padded": Optimizer(microbatches=options.prompts),
-        "packed": Optimizer(microbatches=options.prompts, batching="packed"),
+        "padded": Optimizer(microbatches=n),
+        "packed": Optimizer(microbatches=n, batching="packed"),
     }
-    for tokens in options.tokens:
+    for tokens in (4608, 8192, 16384):
         cut = Optimizer(batching="packed", microbatch_tokens=tokens)
         ways[f"packed, cut at {tokens:,}"] = cut
     for name, optimizer in ways.items():
         config = main_study(
-            data=Data(prompt_length=options.prompt),
-            model=Model(dtype=options.dtype, remat=options.remat),
-            rollout=Rollout(group_size=options.group, max_tokens=options.completion),
-            schedule=Schedule(prompts=options.prompts),
+            data=Data(prompt_length=p),
+            model=Model(dtype="bfloat16", remat="full"),
+            rollout=Rollout(group_size=g, max_tokens=t),
+            schedule=Schedule(prompts=n),
             optimizer=optimizer,
         )
-        planned, made = plan_groups(config, SHAPES[options.shape], uneven_groups(options))
-        padded = options.prompt + options.group * options.completion
-        parts = made.shape.parts if made.shape else options.prompts
-        row = made.shape.row if made.shape else padded
+        planned, made = plan_groups(config, SHAPES["qwen2.5-0.5b"], groups)
+        parts = made.shape.parts if made.shape else n
+        row = made.shape.row if made.shape else p + g * t
         sizes = [f"{parts}", f"{row:,}", f"{parts * row:,}", f"{made.padding:.0%}"]
         yield [name, *sizes, f"{planned.temporary / GIB:.2f}"]
 
@@ -224,11 +269,6 @@ class PresetPlan(NamedTuple):
     temporary: int
     planned: int
     """By `ogrpo plan`."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether XLA's plan has room there."""
-        return self.total <= self.capacity
 
 
 def plan_preset(name: str) -> PresetPlan:
@@ -250,85 +290,26 @@ def plan_preset(name: str) -> PresetPlan:
     return PresetPlan(budget.capacity, beside + temporary, temporary, budget.total)
 
 
-def presets(options: argparse.Namespace) -> Iterator[list[str]]:
-    """A line for each preset of a real model."""
+def presets(names: tuple[str, ...] = tuple(DEVICES)) -> Iterator[list[str]]:
+    """The updates of the presets of real models, beside what `ogrpo plan` counts."""
     yield ["preset", "device, GiB", "XLA's plan, GiB", "temporary", "ogrpo plan", "fits"]
-    for name in options.presets or DEVICES:
+    for name in names:
         preset = plan_preset(name)
-        sizes = (preset.capacity, preset.total, preset.temporary, preset.planned)
-        yield [name, *(f"{size / GIB:.1f}" for size in sizes), "yes" if preset.fits else "no"]
+        fits = "yes" if preset.total <= preset.capacity else "no"
+        yield [name, *(f"{size / GIB:.1f}" for size in preset), fits]
 
 
-def devices(options: argparse.Namespace) -> Iterator[list[str]]:
-    """The figures of one update on a mesh, per device."""
-    jax.config.update("jax_num_cpu_devices", options.data * options.fsdp * options.tensor)
-    config = main_study(
-        model=Model(dtype=options.dtype, remat=options.remat, compute_dtype=options.compute_dtype),
-        lora=Lora(rank=options.lora_rank),
-        kernels=Kernels(log_probs=options.log_probs),
-        rollout=Rollout(group_size=options.group, max_tokens=options.completion),
-        schedule=Schedule(prompts=options.prompts),
-        optimizer=Optimizer(microbatches=options.microbatches),
-        mesh=Mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor),
-    )
-    batch = batch_shapes(options.prompts, options.group, options.prompt, options.completion)
-    planned = plan_update(config, SHAPES[options.shape], batch, meshed=True)
-    yield ["state GiB", "temporary GiB", "peak GiB"]
-    yield [f"{size / GIB:.2f}" for size in (planned.state, planned.temporary, planned.peak)]
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    of = made.add_subparsers(required=True)
-    sizes = {
-        lengths: {"group": 16, "prompt": 256},
-        layouts: {"prompts": 8, "group": 8, "prompt": 256, "completion": 4096},
-        devices: {"prompts": 64, "group": 16, "prompt": 256, "completion": 1024}
-        | {"data": 1, "fsdp": 8, "tensor": 1, "microbatches": 1},
-    }
-    shapes = {lengths: "qwen2.5-1.5b", layouts: "qwen2.5-0.5b", devices: "qwen3-4b"}
-    for case, numbers in sizes.items():
-        options = of.add_parser(case.__name__)
-        options.set_defaults(case=case)
-        for name, value in numbers.items():
-            options.add_argument(f"--{name}", type=int, default=value)
-        options.add_argument("--shape", default=shapes[case], help="of `ogrpo.policy.config`")
-        options.add_argument("--remat", choices=("none", "products", "full"), default="full")
-        types = ("float32", "bfloat16")
-        options.add_argument("--dtype", choices=types, default=types[case is not devices])
-        if case is layouts:
-            options.add_argument("--short", type=int, nargs=2, default=(100, 500))
-            options.add_argument("--tokens", type=int, nargs="+", default=[4608, 8192, 16384])
-            continue
-        options.add_argument("--compute-dtype", choices=types, default="bfloat16")
-        options.add_argument("--lora-rank", type=int, help="default: every weight is trained")
-        options.add_argument("--log-probs", choices=("reference", "chunked"), default="chunked")
-        if case is lengths:
-            steps = [512, 1024, 2048, 4096, 8192]
-            options.add_argument("--completions", type=int, nargs="+", default=steps)
-            kinds = ("auto", "plain", "blocked")
-            options.add_argument("--attention", choices=kinds, default="auto")
-            options.add_argument("--kept-mib", type=int, default=512, help="of logits")
-            moments = ("full", "bfloat16", "factored")
-            options.add_argument("--moments", choices=moments, default="full")
-    options = of.add_parser("presets")
-    options.add_argument("--presets", nargs="+", help="default: all of a real model")
-    options.set_defaults(case=presets)
-    return made
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Prints the table of a case, a line as soon as it is known."""
     jax.config.update("jax_platforms", "cpu")
-    options = parser().parse_args(arguments)
-    print(f"# {vars(options)}")
-    for number, line in enumerate(options.case(options)):
-        print(f"| {' | '.join(line)} |", flush=True)
+    cases = {"lengths": Lengths, "layouts": layouts, "presets": presets, "devices": Devices}
+    prog = "python -m benchmarks.memory"
+    case = tyro.extras.subcommand_cli_from_dict(cases, prog=prog, description=__doc__)
+    print("#", *sys.argv[1:])
+    for number, cells in enumerate(case):
+        print(line(cells), flush=True)
         if number == 0:
-            print(f"|{'---|' * len(line)}", flush=True)
+            print(line(["---"] * len(cells)), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from benchmarks.memory import parser, plan_length, plan_preset
+from benchmarks.memory import Lengths, plan_preset
 from ogrpo_plan.config import GIB, BatchPlan, Plan, PlanModel, PlanSchedule, Train
 from ogrpo_plan.memory import train_budget
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 @cache
 def planned_by_xla(length: int) -> int:
     """Bytes beside the state: bfloat16, full remat, 16 completions of one prompt of 256 tokens."""
-    return plan_length(parser().parse_args(["lengths"]), length).temporary
+    return Lengths().plan(length).temporary
 
 
 def planned_here(length: int) -> int:
@@ -42,5 +42,5 @@ def test_the_planner_counts_what_the_compiler_plans(length):
 @pytest.mark.parametrize("name", ["qwen3-4b"])
 def test_a_preset_fits_the_device_that_it_names_by_the_compilers_plan(name):
     preset = plan_preset(name)
-    assert preset.fits
+    assert preset.total <= preset.capacity
     assert preset.planned == pytest.approx(preset.total, rel=0.15)
