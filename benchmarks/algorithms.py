@@ -5,16 +5,17 @@ Hardware and time: one core; about 25 CPU seconds a run, two runs a method. A ru
 has already is not repeated, so that the command can be stopped and given again.
 """
 
-import argparse
+import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import tyro
 
-from benchmarks.rows import Row, add_row, read_rows
+from benchmarks.rows import Row, add_row, read_rows, table
 from ogrpo.core.algorithms import ALGORITHMS
 
 SCORES = ("pass@1/sampled", "pass@1/greedy")
@@ -49,22 +50,20 @@ REASONS = {
 """Why a method ends below its start."""
 
 
-def main(options: Sequence[str] | None = None) -> None:
-    """Runs what the output lacks, and prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="rows, one JSON object a line")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS])
-    parser.add_argument("--algorithms", nargs="+", default=[*ALGORITHMS], metavar="NAME")
-    typed = parser.parse_args(options)
-    rows = read_rows(typed.output) if typed.output.exists() else []
+def main(
+    output: Path,
+    steps: int = 60,
+    seeds: tuple[int, ...] = SEEDS,
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS),
+) -> None:
+    """Runs what the output, a file of JSON lines, lacks; prints the table."""
+    rows = read_rows(output) if output.exists() else []
     known = {(row["algorithm"], row["seed"], row["steps"]) for row in rows}
-    for seed in typed.seeds:
-        for name in typed.algorithms:
-            if (name, seed, typed.steps) not in known:
-                rows.append(row := trained(name, seed, typed.steps))
-                add_row(typed.output, row)
-    print("\n".join(table(rows)))
+    for seed, name in itertools.product(seeds, algorithms):
+        if (name, seed, steps) not in known:
+            rows.append(row := trained(name, seed, steps))
+            add_row(output, row)
+    print("\n".join(summary(rows)))
 
 
 def missing(rows: Iterable[Row]) -> list[str]:
@@ -116,19 +115,17 @@ def trained(name: str, seed: int, steps: int) -> Row:
     return {**row, **scores, "cpu_seconds": round(time.process_time() - begun, 1)}
 
 
-def table(rows: Iterable[Row]) -> list[str]:
+def summary(rows: Iterable[Row]) -> list[str]:
     """Returns the rows as a table, one line a method, the mean over its seeds."""
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row["algorithm"], []).append(row)
-    lines = [
-        "| algorithm | sampled, start | end | greedy, start | end | seeds | |",
-        "|---" * 7 + "|",
-    ]
+    head = ["algorithm", "sampled, start", "end", "greedy, start", "end", "seeds", ""]
+    lines = []
     for name, group in by_name.items():
         ended = next((row["ended"] for row in group if "ended" in row), None)
         if ended is not None:
-            lines.append(f"| `{name}` | | | | | {len(group)} | {ended} |")
+            lines.append([f"`{name}`", *[""] * 4, len(group), ended])
             continue
         means = [
             float(np.mean([row[f"{when} {key}"] for row in group]))
@@ -136,14 +133,13 @@ def table(rows: Iterable[Row]) -> list[str]:
             for when in ("start", "end")
         ]
         fell = any(end < begin - FEWER for begin, end in (means[:2], means[2:]))
-        figures = " | ".join(f"{mean:.3f}" for mean in means)
         rose = any(end > begin + FEWER for begin, end in (means[:2], means[2:]))
         why = f"below its start: {REASONS.get(name, 'not looked into')}"
         why = why if fell else "rises" if rose else "stays"
-        lines.append(f"| `{name}` | {figures} | {len(group)} | {why} |")
-    return lines
+        lines.append([f"`{name}`", *(f"{mean:.3f}" for mean in means), len(group), why])
+    return table(head, lines)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    main()
+    tyro.cli(main, description=__doc__)

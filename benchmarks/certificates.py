@@ -9,7 +9,6 @@ of their rewards is the gain, with its standard error. The run is the command's 
 With --draws FOLDER the certificate's values on these draws are kept, seed by seed.
 """
 
-import argparse
 import tempfile
 import time
 from collections import defaultdict
@@ -20,10 +19,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 from rich.console import Console
 
-from benchmarks.rows import Row, add_row, read_rows
+from benchmarks.rows import Row, add_row, read_rows, table
 from experiments.grid.train import Bench
 from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
@@ -128,43 +128,46 @@ def period_rows(seed: int, pairs: int, folder: Path | None) -> Iterator[Row]:
         np.savez_compressed(folder / f"seed-{seed}.npz", **kept)  # pyright: ignore[reportArgumentType]
 
 
-def table(rows: Sequence[Row]) -> str:
+def period_table(rows: Sequence[Row]) -> list[str]:
     """Returns the table of the page: by seed and of all, what gained and what was certified."""
     by_seed: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["seed"]):
         by_seed[f"{row['seed']:g}"].append(row)
     by_seed["all"] = list(rows)
-    lines = [
-        f"| seed | periods | gained more than {AIM:g} | of these certified |"
-        " measured at 0 or below | of these certified | bounds over the gain | completions |",
-        "|" + "---|" * 8,
-    ]
+    head = ["seed", "periods", f"gained more than {AIM:g}", "of these certified"]
+    head += ["measured at 0 or below", "of these certified", "bounds over the gain", "completions"]
+    lines = []
     for name, part in by_seed.items():
         gained = [row["bound"] > 0 for row in part if row["gain"] > AIM]
         idle = [row["bound"] > 0 for row in part if row["gain"] <= NULL]
         over = sum(row["bound"] > max(row["gain"], 0) for row in part)
         share = f"{sum(gained)} ({sum(gained) / max(len(gained), 1):.2f})"
         spent = np.mean([row["completions"] for row in part])
-        lines.append(
-            f"| {name} | {len(part)} | {len(gained)} | {share} | {len(idle)} | {sum(idle)} |"
-            f" {over} | {spent:.0f} |"
-        )
-    return "\n".join(lines)
+        counts = [len(part), len(gained), share, len(idle), sum(idle), over]
+        lines.append([name, *counts, f"{spent:.0f}"])
+    return table(head, lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures the seeds, adds their rows to the file, and prints the table of all its rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("seeds", type=int, nargs="*", help="of default runs; none: the table alone")
-    parser.add_argument("--rows", type=Path, required=True, help="JSON lines, one a period")
-    parser.add_argument("--pairs", type=int, default=5120, help="at each synchronisation (5120)")
-    parser.add_argument("--draws", type=Path, help="folder for the certificate's values")
-    options = parser.parse_args(arguments)
-    for seed in options.seeds:
-        for row in period_rows(seed, options.pairs, options.draws):
-            add_row(options.rows, row)
-    print(table(read_rows(options.rows)))
+def main(
+    seeds: tyro.conf.Positional[tuple[int, ...]] = (),
+    *,
+    rows: Path,
+    pairs: int = 5120,
+    draws: Path | None = None,
+) -> None:
+    """Measures the seeds, adds their rows to the file, and prints the table of all its rows.
+
+    Args:
+        seeds: of default runs; none: the table alone.
+        rows: JSON lines, one a period.
+        pairs: drawn at each synchronisation.
+        draws: folder for the certificate's values.
+    """
+    for seed in seeds:
+        for row in period_rows(seed, pairs, draws):
+            add_row(rows, row)
+    print("\n".join(period_table(read_rows(rows))))
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

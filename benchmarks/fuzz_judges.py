@@ -9,13 +9,14 @@ is right is decided here by fractions, sets and values, without math-verify. The
 same questions.
 """
 
-import argparse
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
+
+import tyro
 
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.judge import ExactMatch, Judge
@@ -55,15 +56,7 @@ def number(rng: random.Random) -> Fraction:
 
 def near(value: Fraction, rng: random.Random) -> Fraction:
     """Another number, as slips make it."""
-    slips = (
-        -value,
-        value + 1,
-        value - 1,
-        value * 10,
-        value / 10,
-        1 / value,
-        value + Fraction(1, 10),
-    )
+    slips = (-value, value + 1, value - 1, value * 10, value / 10, 1 / value, value + TENTH)
     return rng.choice([slip for slip in slips if slip != value])
 
 
@@ -215,39 +208,31 @@ def fuzz(count: int, seed: int, *, processes: int = 2) -> Fuzzed:
         for name, judge in judges.items():
             batch = [one for one in every if one.judge == name]
             for start in range(0, len(batch), BATCH):
-                _note(judge, batch[start : start + BATCH], verdicts)
+                part = batch[start : start + BATCH]
+                texts, golds, reasons = ([one[n] for one in part] for n in (1, 2, 4))
+                outcomes = judge.judge_all(texts, reasons, golds)
+                verdicts.outcomes.update(outcomes)
+                for one, outcome in zip(part, outcomes, strict=True):
+                    if (outcome == "correct") != one.right:
+                        (verdicts.refused if one.right else verdicts.accepted).append(one)
     finally:
         math.close()
     return verdicts
 
 
-def _note(judge: Judge, questions: Sequence[Question], verdicts: Fuzzed) -> None:
-    texts, golds, reasons = ([one[n] for one in questions] for n in (1, 2, 4))
-    for one, outcome in zip(questions, judge.judge_all(texts, reasons, golds), strict=True):
-        verdicts.outcomes[outcome] += 1
-        if (outcome == "correct") != one.right:
-            (verdicts.refused if one.right else verdicts.accepted).append(one)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the outcomes, and every verdict that is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--judgements", type=int, default=80_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    verdicts = fuzz(options.judgements, options.seed)
-    for what, wrong in (
-        ("wrongly accepted", verdicts.accepted),
-        ("wrongly refused", verdicts.refused),
-    ):
-        for one in wrong:
-            print(f"{what}: {one!r}")
+def main(judgements: int = 80_000, seed: int = 0) -> None:
+    """Prints the outcomes, and every verdict that is wrong."""
+    verdicts = fuzz(judgements, seed)
+    for one in verdicts.accepted:
+        print(f"wrongly accepted: {one!r}")
+    for one in verdicts.refused:
+        print(f"wrongly refused: {one!r}")
     outcomes = ", ".join(f"{count:,} {name}" for name, count in sorted(verdicts.outcomes.items()))
     print(
-        f"{options.judgements:,} judgements with seed {options.seed}: {outcomes}; "
+        f"{judgements:,} judgements with seed {seed}: {outcomes}; "
         f"{len(verdicts.accepted)} wrongly accepted, {len(verdicts.refused)} wrongly refused"
     )
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -12,20 +12,22 @@ from its skill. `Population.kind` says how problems differ:
 - "half": hard problems are right half the time, all others always (or, at means below .5, never)
 """
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 
+from benchmarks.rows import table
 from ogrpo.evaluation import Estimate, clustered_interval, pass_at_k
 
 MEANS = (0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 PROBLEMS = (1, 2, 3, 5, 10, 17, 30, 64, 128, 256, 512)
 SAMPLES = (1, 4, 16, 64)
+HEAD = ("settings", "least coverage", "below .93", "mean coverage")
 KINDS = ("alike", 0.1, 0.3, 0.7, "half", "always")
 
 
@@ -95,27 +97,22 @@ def settings() -> Iterator[tuple[Population, int, int]]:
             yield Population(mean, kind), problems, samples
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=2000, help="evaluations a setting (2000)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    print(_pass_at_1(options.runs, options.seed), end="\n\n")
-    print(_pass_at_k(options.runs, options.seed))
+def main(runs: int = 2000, seed: int = 0) -> None:
+    """Prints both tables, of so many evaluations a setting."""
+    print(*_pass_at_1(runs, seed), "", *_pass_at_k(runs, seed), sep="\n")
 
 
-def _pass_at_1(runs: int, seed: int) -> str:
+def _pass_at_1(runs: int, seed: int) -> list[str]:
     by_mean: dict[float, list[tuple[Coverage, str]]] = defaultdict(list)
     for population, problems, samples in settings():
         one = coverage(population, problems, samples, runs=runs, seed=seed)
         where = f"{problems} problems, {samples} samples, {population.kind}"
         by_mean[population.mean].append((one, where))
     rows = [_row(f"{mean:g}", cells) for mean, cells in by_mean.items()]
-    return _table("mean", rows)
+    return table(["mean", *HEAD], rows)
 
 
-def _pass_at_k(runs: int, seed: int) -> str:
+def _pass_at_k(runs: int, seed: int) -> list[str]:
     rows = []
     for mean, k in product((0.1, 0.5, 0.9), (4, 16)):
         cells = []
@@ -133,22 +130,16 @@ def _pass_at_k(runs: int, seed: int) -> str:
             )
             cells.append((one, f"{problems} problems, {kind}"))
         rows.append(_row(f"{mean:g}, k = {k}", cells))
-    return _table("mean, k of 16 samples", rows)
+    return table(["mean, k of 16 samples", *HEAD], rows)
 
 
-def _row(name: str, cells: Sequence[tuple[Coverage, str]]) -> str:
+def _row(name: str, cells: Sequence[tuple[Coverage, str]]) -> list[str]:
     shares = [one.share for one, _ in cells]
     least, where = min(cells, key=lambda cell: cell[0].share)
     low = sum(share < 0.93 for share in shares)
-    return (
-        f"| {name} | {len(cells)} | {least.share:.3f} ({where}) | {low} | {np.mean(shares):.3f} |"
-    )
-
-
-def _table(name: str, rows: Sequence[str]) -> str:
-    head = f"| {name} | settings | least coverage | below .93 | mean coverage |"
-    return "\n".join([head, "|---|---|---|---|---|", *rows])
+    mean = np.mean(shares)
+    return [name, f"{len(cells)}", f"{least.share:.3f} ({where})", f"{low}", f"{mean:.3f}"]
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -8,15 +8,14 @@ its state, and compared again. Twice as many go in as are held, so that half are
 lines say how many were compared, and what a completion took in memory and on disk.
 """
 
-import argparse
 import resource
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import tyro
 
 from ogrpo.data.replay import BufferLimits, Layout, ReplayBuffer, fifo
 from ogrpo.data.replay.columns import Columns, narrow, no_stretches
@@ -96,18 +95,17 @@ def load(folder: Path, completions: int, tokens: int) -> Load:
     return Load(each, before + compare(again, held, tokens), memory / each, size / (2 * each))
 
 
-def main(arguments: Sequence[str] | None = None) -> Load:
-    """The command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--completions", type=int, default=1_000_000, help="held")
-    parser.add_argument("--tokens", type=int, default=200, help="of a completion, on average")
-    parser.add_argument("--folder", type=Path, help="for the files; a temporary one by default")
-    options = parser.parse_args(arguments)
+def main(completions: int = 1_000_000, tokens: int = 200, folder: Path | None = None) -> Load:
+    """Fills a buffer, compares, and prints what it took.
+
+    Args:
+        completions: held.
+        tokens: of a completion, on average.
+        folder: for the files; a temporary one by default.
+    """
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        result = load(Path(folder), options.completions, options.tokens)
+    with tempfile.TemporaryDirectory(dir=folder) as files:
+        result = load(Path(files), completions, tokens)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
         f"held {result.held:,} completions; {result.compared:,} came back bit for bit, half of them"
@@ -118,4 +116,4 @@ def main(arguments: Sequence[str] | None = None) -> Load:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

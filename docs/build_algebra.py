@@ -240,12 +240,12 @@ def algorithm_rows() -> list[str]:
 
 def trained_rows() -> list[str]:
     """The table of short runs, from their rows, and the methods that have none."""
-    from benchmarks.algorithms import KEPT, missing, table
+    from benchmarks.algorithms import KEPT, missing, summary
     from benchmarks.rows import read_rows
 
     rows = read_rows(KEPT)
     lacking = ", ".join(f"`{name}`" for name in missing(rows))
-    return [*table(rows), *(["", f"Without runs of both seeds: {lacking}."] if lacking else [])]
+    return [*summary(rows), *(["", f"Without runs of both seeds: {lacking}."] if lacking else [])]
 
 
 def page() -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.chaos.compare import read_records, record_differences
-from benchmarks.chaos.kills import LIVES, LONGEST, Plan
+from benchmarks.chaos.kills import LONGEST, Life, Plan, show, until_done
 
 
 class Trainer(NamedTuple):
@@ -40,13 +40,6 @@ class Trainer(NamedTuple):
     def last_records(self, run: Path) -> list[dict[str, Any]]:
         """Returns the last record of each step: a step that a kill undid is recorded twice."""
         return [*{record["step"]: record for record in read_records(self.records(run))}.values()]
-
-
-class Life(NamedTuple):
-    """The end of one start: the exit status, negative where a signal ended it, and the seconds."""
-
-    code: int
-    seconds: float
 
 
 def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | None = None) -> Life:
@@ -82,26 +75,24 @@ def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | No
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return Life(process.returncode, time.monotonic() - begun)
+    output = run.with_suffix(".log").read_text()
+    return Life(process.returncode, time.monotonic() - begun, output=output)
 
 
 def disturbed(trainer: Trainer, run: Path, plans: Sequence[Plan], whole: Life, steps: int) -> str:
     """Kills a run as planned and resumes it until done; returns what went wrong, "" if nothing."""
-    records, queue, command = trainer.records(run), [*plans], trainer.command
-    for _ in range(LIVES):
-        kill, plan = None, queue.pop(0) if queue else None
+    records = trainer.records(run)
+
+    def start(resume: bool, plan: Plan | None) -> Life:
+        kill = None
         if plan is not None and plan.at_write:
             kill = (max(1, int(plan.share * steps)), plan.delay)
         elif plan is not None:
             kill = (0, plan.share * whole.seconds)
-        life = live(command, run, records, kill=kill)
-        if life.code == 0:
-            return ""
-        if life.code != -signal.SIGKILL:
-            return f"ended with {life.code}: {run.with_suffix('.log').read_text()[-300:]}"
-        begun = records.exists() and records.stat().st_size
-        command = trainer.resume if begun else trainer.command
-    return f"not done after {LIVES} starts"
+        resume = resume and records.exists() and records.stat().st_size > 0
+        return live(trainer.resume if resume else trainer.command, run, records, kill=kill)
+
+    return until_done(start, plans)[1]
 
 
 def study(trainer: Trainer, *, runs: int = 3, most: int = 3, seed: int = 0) -> int:
@@ -110,8 +101,8 @@ def study(trainer: Trainer, *, runs: int = 3, most: int = 3, seed: int = 0) -> i
     reference = scratch / "whole"
     whole = live(trainer.command, reference, trainer.records(reference))
     if whole.code:
-        log = reference.with_suffix(".log").read_text()
-        raise SystemExit(f"the command ended with {whole.code} undisturbed:\n{log[-2000:]}")
+        output = whole.output[-2000:]
+        raise SystemExit(f"the command ended with {whole.code} undisturbed:\n{output}")
     expected = trainer.last_records(reference)
     print(f"undisturbed: {len(expected)} records in {whole.seconds:.1f} s, {scratch}", flush=True)
     differ = 0
@@ -119,18 +110,11 @@ def study(trainer: Trainer, *, runs: int = 3, most: int = 3, seed: int = 0) -> i
         rng = np.random.default_rng([seed, number])
         plans = [Plan.draw(rng) for _ in range(int(rng.integers(1, most + 1)))]
         run = scratch / str(number)
-        failure = disturbed(trainer, run, plans, whole, len(expected))
-        lines = (
-            [failure]
-            if failure
-            else [
-                line
-                for line in record_differences(trainer.last_records(run), expected)
-                if not any(name in line for name in trainer.ignore)
-            ]
-        )
-        differ += bool(lines)
-        print(f"run {number}, {len(plans)} kills: {'DIFFERS' if lines else 'equal'}", flush=True)
-        for line in lines[:8]:
-            print(f"        {line}", flush=True)
+        if failure := disturbed(trainer, run, plans, whole, len(expected)):
+            wrong = [failure]
+        else:
+            lines = record_differences(trainer.last_records(run), expected)
+            wrong = [line for line in lines if not any(name in line for name in trainer.ignore)]
+        differ += bool(wrong)
+        show(number, f"{len(plans)} kills", wrong)
     return differ

@@ -22,8 +22,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +31,7 @@ import numpy as np
 from benchmarks.chaos.compare import differences, prompt_differences
 from benchmarks.chaos.processes import Server, die_with_parent, free_port
 from benchmarks.chaos.schedules import SCHEDULES, STEPS, Schedule, make_task
+from benchmarks.rows import table
 from ogrpo.cli import main
 
 NOTHING_YET = "nothing to resume"
@@ -57,27 +57,20 @@ class Plan(NamedTuple):
         return Plan(writes or bool(at_write), share, delay if late and not writes else 0.0)
 
 
-class AtWrite(NamedTuple):
-    """SIGKILL at the `number`-th change of a file, or `delay` seconds after it."""
-
-    number: int
-    delay: float
-
-
 class Life(NamedTuple):
     """The end of the processes of one start.
 
     Attributes:
         code: exit code of the first that did not end well, -9 where it was killed; 0 if all did.
-        changes: what the first process changed in the run's folder, a line each.
         seconds: from start to end.
+        changes: what the first process changed in the run's folder, a line each.
         output: what they printed.
     """
 
     code: int
-    changes: list[str]
     seconds: float
-    output: str
+    changes: Sequence[str] = ()
+    output: str = ""
 
     @property
     def place(self) -> str:
@@ -86,13 +79,35 @@ class Life(NamedTuple):
         return last.split("/")[0].lstrip(".").partition(".")[0] if last else "start"
 
 
-@dataclass
-class Outcome:
+def until_done(
+    start: Callable[[bool, Plan | None], Life], plans: Sequence[Plan]
+) -> tuple[list[Life], str]:
+    """Kills a run as planned and resumes it until done.
+
+    Args:
+        start: whether the run is resumed, and the plan -> the life.
+        plans: of the first lives.
+
+    Returns:
+        All lives, and what went wrong, "" if nothing.
+    """
+    lives, resume, queue = [], False, [*plans]
+    while len(lives) < LIVES:
+        lives.append(life := start(resume, queue.pop(0) if queue else None))
+        if life.code == 0:
+            return lives, ""
+        resume = life.code == -signal.SIGKILL
+        if not resume and NOTHING_YET not in life.output:
+            return lives, f"ended with {life.code}: {life.output[-300:]}"
+    return lives, f"not done after {LIVES} starts"
+
+
+class Outcome(NamedTuple):
     """The end of a run: where each kill fell, and what differs from the undisturbed one."""
 
     schedule: str
-    places: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    places: list[str]
+    wrong: list[str]
 
 
 class Case(NamedTuple):
@@ -121,7 +136,7 @@ def start(
     log: Path,
     changes: Path,
     *,
-    kill: AtWrite | None,
+    kill: tuple[int, float] | None,
     environment: Mapping[str, str],
 ) -> int:
     """Forks a trainer; returns its process id, which is its group's too.
@@ -131,18 +146,11 @@ def start(
         folder: the run's.
         log: file for what it prints.
         changes: file in which it notes each change of a file below `folder`.
-        kill: where it kills itself.
+        kill: SIGKILL at the change of this number, or so many seconds after it.
         environment: variables that differ from this process's.
     """
-    if not (pid := os.fork()):
-        os._exit(_become_trainer(options, _Watch(folder, changes, kill), log, environment))
-    return pid
-
-
-def _become_trainer(
-    options: Sequence[str], watch: "_Watch", log: Path, environment: Mapping[str, str]
-) -> int:
-    """Runs `ogrpo train`; returns the exit code, with nothing left for an interpreter to do."""
+    if pid := os.fork():
+        return pid
     code: object = 1
     try:
         os.setsid()
@@ -152,23 +160,24 @@ def _become_trainer(
             os.dup2(out, stream)
         os.environ.update(environment)
         sys.argv = ["ogrpo", "train", *options]
-        sys.addaudithook(watch)
+        sys.addaudithook(_Watch(folder, changes, kill))
         code = main.main(sys.argv[1:])
     except SystemExit as end:
         code = end.code
     except BaseException:
         traceback.print_exc()
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # nothing is left for an interpreter to do
     sys.stdout.flush()
     sys.stderr.flush()
-    return code if isinstance(code, int) else 1
+    os._exit(code if isinstance(code, int) else 1)
 
 
 class _Watch:
     """The audit hook: notes changes below a folder, and kills its process at one of them."""
 
-    def __init__(self, folder: Path, changes: Path, kill: AtWrite | None) -> None:
-        self._folder, self._kill, self._seen = f"{folder}/", kill, 0
+    def __init__(self, folder: Path, changes: Path, kill: tuple[int, float] | None) -> None:
+        self._folder, self._seen = f"{folder}/", 0
+        self._number, self._delay = kill or (0, 0.0)
         self._notes = os.open(changes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def __call__(self, event: str, arguments: tuple) -> None:
@@ -188,9 +197,9 @@ class _Watch:
             return
         self._seen += 1
         os.write(self._notes, f"{event} {path.removeprefix(self._folder)}\n".encode())
-        if self._kill is not None and self._seen == self._kill.number:
-            if self._kill.delay:
-                threading.Timer(self._kill.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        if self._seen == self._number:
+            if self._delay:
+                threading.Timer(self._delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -215,7 +224,7 @@ def live(
         steps = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
         left = 1 - 0.7 * steps / (STEPS + 1)
         if plan.at_write:
-            kill = AtWrite(1 + int(plan.share * left * len(whole.changes)), plan.delay)
+            kill = 1 + int(plan.share * left * len(whole.changes)), plan.delay
         else:
             moment = begin + plan.share * left * whole.seconds
     count, address, pids = case.schedule.processes, f"127.0.0.1:{free_port()}", []
@@ -226,10 +235,12 @@ def live(
         environment = case.schedule.environment
         pids.append(start(words, case.run, log, notes, kill=at, environment=environment))
     codes = _exit_codes(pids, moment)
-    lines = changes.read_text().splitlines() if changes.exists() else []
-    worst = next((code for code in codes if code), 0)
-    output = log.read_text() if log.exists() else ""
-    return Life(worst, lines, time.monotonic() - begin, output)
+    return Life(
+        code=next((code for code in codes if code), 0),
+        seconds=time.monotonic() - begin,
+        changes=changes.read_text().splitlines() if changes.exists() else [],
+        output=log.read_text() if log.exists() else "",
+    )
 
 
 def _exit_codes(pids: Sequence[int], moment: float | None) -> list[int]:
@@ -239,35 +250,18 @@ def _exit_codes(pids: Sequence[int], moment: float | None) -> list[int]:
         The codes of those that were killed, if one was; otherwise of all.
     """
     codes: dict[int, int] = {}
-    deadline = time.monotonic() + LONGEST
-    try:
-        while len(codes) < len(pids):
-            for pid in pids:
-                if pid not in codes and (ended := os.waitpid(pid, os.WNOHANG))[0]:
-                    codes[pid] = os.waitstatus_to_exitcode(ended[1])
-            now = time.monotonic()
-            due = moment is not None and now >= moment
-            if due or now > deadline or -signal.SIGKILL in codes.values():
-                for pid in pids:
-                    if pid not in codes:
-                        os.kill(pid, signal.SIGKILL)
-                moment = None
-            time.sleep(0.002)
-    finally:
+    end = time.monotonic() + LONGEST if moment is None else moment
+    while len(codes) < len(pids):
         for pid in pids:
-            if pid not in codes:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+            if pid not in codes and (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                codes[pid] = os.waitstatus_to_exitcode(ended[1])
+        if time.monotonic() >= end or -signal.SIGKILL in codes.values():
+            for pid in pids:
+                if pid not in codes:
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
     killed = [code for code in codes.values() if code == -signal.SIGKILL]
     return killed or [codes[pid] for pid in pids]
-
-
-def undisturbed(case: Case) -> Life:
-    """Returns a whole life of a new run."""
-    life = live(case, case.options())
-    if life.code:
-        raise SystemExit(f"{case.name}, undisturbed, ended with {life.code}:\n{life.output}")
-    return life
 
 
 def initial_model(folder: Path, task: Path) -> Path:
@@ -279,29 +273,30 @@ def initial_model(folder: Path, task: Path) -> Path:
     return initial
 
 
-def killed(case: Case, whole: Life, reference: Path, plans: list[Plan]) -> Outcome:
+def killed(case: Case, whole: Life, reference: Path, plans: Sequence[Plan]) -> Outcome:
     """Kills a run as planned, resumes it until done, and compares it.
 
     An exact schedule is compared with the undisturbed run, another with its prompts alone.
     """
-    outcome, options = Outcome(case.name), case.options()
-    for _ in range(LIVES):
-        life = live(case, options, plans.pop(0) if plans else None, whole)
-        if life.code == -signal.SIGKILL:
-            outcome.places.append(life.place)
-            options = [f"--run-dir={case.run}", "--resume"]
-        elif life.code and NOTHING_YET in life.output:
-            options = case.options()
-        elif life.code:
-            outcome.wrong = [f"ended with {life.code}: {life.output.splitlines()[-1:]}"]
-            return outcome
-        else:
-            exact = differences(case.run, reference)
-            by_prompt = prompt_differences(case.run, steps=STEPS, size=4)
-            outcome.wrong = [*(exact if case.schedule.exact else by_prompt)]
-            return outcome
-    outcome.wrong = [f"not done after {LIVES} starts"]
-    return outcome
+
+    def start(resume: bool, plan: Plan | None) -> Life:
+        options = [f"--run-dir={case.run}", "--resume"] if resume else case.options()
+        return live(case, options, plan, whole)
+
+    lives, failure = until_done(start, plans)
+    places = [life.place for life in lives if life.code == -signal.SIGKILL]
+    if failure:
+        return Outcome(case.name, places, [failure])
+    exact = differences(case.run, reference)
+    by_prompt = prompt_differences(case.run, steps=STEPS, size=4)
+    return Outcome(case.name, places, [*(exact if case.schedule.exact else by_prompt)])
+
+
+def show(number: int, what: str, wrong: Sequence[str]) -> None:
+    """Prints the line of a run, and what is wrong with it."""
+    print(f"run {number:<4}{what}: {'DIFFERS' if wrong else 'equal'}", flush=True)
+    for line in wrong[:8]:
+        print(f"        {line}", flush=True)
 
 
 def study(
@@ -344,38 +339,35 @@ def study(
             name = names[n % len(names)]
             reference = case(name, "whole")
             if name not in wholes:
-                wholes[name] = undisturbed(reference)
+                wholes[name] = whole = live(reference, reference.options())
+                if whole.code:
+                    sys.exit(f"{name}, undisturbed, ended with {whole.code}:\n{whole.output}")
             rng = np.random.default_rng([seed, n])
             count = int(rng.integers(1, most + 1))
             plans = [Plan.draw(rng, writes=writes) for _ in range(count)]
             this = case(name, str(n))
             outcomes.append(outcome := killed(this, wholes[name], reference.run, plans))
-            verdict = "DIFFERS" if outcome.wrong else "equal"
-            print(f"run {n:>2}  {name:<14} killed at {outcome.places}: {verdict}", flush=True)
-            for line in outcome.wrong[:8]:
-                print(f"        {line}", flush=True)
+            show(n, f"{name:<14} killed at {outcome.places}", outcome.wrong)
             if not outcome.wrong:
                 shutil.rmtree(this.folder)
     finally:
         for server in servers:
             server.signal(signal.SIGKILL)
             server.wait()
-    show(outcomes)
-    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
-    if not wrong:
-        shutil.rmtree(scratch)
-    return wrong
-
-
-def show(outcomes: Sequence[Outcome]) -> None:
-    """Prints a table of the schedules."""
-    print(f"\n{'schedule':<16}{'runs':>5}{'kills':>6}  {'equal':<7}where the kills fell")
+    rows = []
     for name in dict.fromkeys(outcome.schedule for outcome in outcomes):
         mine = [outcome for outcome in outcomes if outcome.schedule == name]
         places = Counter(place for outcome in mine for place in outcome.places)
-        equal = f"{sum(not outcome.wrong for outcome in mine)} of {len(mine)}"
+        equal = sum(not outcome.wrong for outcome in mine)
         at = ", ".join(f"{place} {count}" for place, count in places.most_common())
-        print(f"{name:<16}{len(mine):>5}{places.total():>6}  {equal:<7}{at}")
+        rows.append([name, len(mine), places.total(), equal, at])
+    print(
+        "", *table(["schedule", "runs", "kills", "equal", "where the kills fell"], rows), sep="\n"
+    )
     kills = sum(len(outcome.places) for outcome in outcomes)
-    right = sum(not outcome.wrong for outcome in outcomes)
+    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
+    right = len(outcomes) - wrong
     print(f"{right} of {len(outcomes)} runs, killed {kills} times, ended as the undisturbed ones")
+    if not wrong:
+        shutil.rmtree(scratch)
+    return wrong

@@ -70,28 +70,17 @@ class Toll:
 
 
 class Storm:
-    """The processes of a run in a scratch folder, and what is done to them.
+    """The processes of a run in a scratch folder, and what is done to them."""
 
-    Args:
-        schedule: the run's.
-        model: the folder of its first weights.
-        servers: servers that are started and ended with the run.
-    """
-
-    def __init__(
-        self,
-        scratch: Path,
-        schedule: Schedule,
-        model: Path,
-        servers: Sequence[Server],
-        rng: np.random.Generator,
-    ) -> None:
+    def __init__(self, scratch: Path, rng: np.random.Generator) -> None:
         self.toll, self.wrong = Toll(), []
-        self._scratch, self._run = scratch, scratch / "run"
-        words = schedule.words(scratch / "task", self._run, STEPS, f"--model.path={model}")
-        words += ["--rollout.url", *(server.url for server in servers)]
+        self._scratch, self._run, self._rng = scratch, scratch / "run", rng
+        task = make_task(scratch / "task")
+        model = initial_model(scratch / "served", task)
+        self._servers = [Server(model, scratch / f"server-{n}.log") for n in range(2)]
+        words = SCHEDULE.words(task, self._run, STEPS, f"--model.path={model}")
+        words += ["--rollout.url", *(server.url for server in self._servers)]
         self._trainer = Trainer(words, self._run, scratch / "trainer.log", scratch.name)
-        self._servers, self._rng = servers, rng
         self._due: list[tuple[float, Callable[[], None]]] = []
         stop, kill, term = signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM
 
@@ -112,8 +101,8 @@ class Storm:
             "server stopped": (3, lambda: self._hit(self._server().pid, stop)),
         }
 
-    def play(self, act: Callable[[], None]) -> int:
-        """Starts everything, acts, calms down; prints what happened and is wrong.
+    def play(self, minutes: float, blows: Sequence[str], pause: float) -> int:
+        """Starts everything, strikes, calms down; prints what happened and is wrong.
 
         Returns:
             How much is wrong.
@@ -122,7 +111,10 @@ class Storm:
         try:
             for each in (*self._servers, self._trainer):
                 each.start()
-            act()
+            self.strike_each(blows)
+            while not blows and time.monotonic() - begin < 60 * minutes:
+                self.attend(float(self._rng.uniform(0, 2 * pause)))
+                self.strike()
             self._calm()
         finally:
             self._trainer.signal(signal.SIGKILL)
@@ -294,16 +286,4 @@ def study(
     """
     scratch = Path(tempfile.mkdtemp(prefix="ogrpo-storm-"))
     print(f"seed {seed}, in {scratch}", flush=True)
-    task, rng = make_task(scratch / "task"), np.random.default_rng(seed)
-    folder = initial_model(scratch / "served", task)
-    servers = [Server(folder, scratch / f"server-{n}.log") for n in range(2)]
-    storm = Storm(scratch, SCHEDULE, folder, servers, rng)
-
-    def act() -> None:
-        begin = time.monotonic()
-        storm.strike_each(blows)
-        while not blows and time.monotonic() - begin < 60 * minutes:
-            storm.attend(float(rng.uniform(0, 2 * pause)))
-            storm.strike()
-
-    return storm.play(act)
+    return Storm(scratch, np.random.default_rng(seed)).play(minutes, blows, pause)

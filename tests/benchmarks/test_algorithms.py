@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.algorithms import KEPT, REASONS, SCORES, missing, table
+from benchmarks.algorithms import KEPT, REASONS, SCORES, missing, summary
 from benchmarks.rows import read_rows
 from ogrpo.core.algorithms import ALGORITHMS
 
@@ -17,7 +17,7 @@ def row(name, seed, start, end):
 def test_the_table_has_means_over_seeds_and_names_what_fell():
     rows = [row("grpo", 0, 0.3, 0.5), row("oapl", 0, 0.3, 0.1), row("grpo", 1, 0.3, 0.7)]
     rows += [{"algorithm": "dpo", "seed": 0, "steps": 60, "ended": "ValueError: no pairs"}]
-    lines = table(rows)[2:]
+    lines = summary(rows)[2:]
     assert lines[0] == "| `grpo` | 0.300 | 0.600 | 0.300 | 0.600 | 2 | rises |"
     assert lines[1].endswith(f"| 1 | below its start: {REASONS['oapl']} |")
     assert lines[2].endswith("| 1 | ValueError: no pairs |")
@@ -25,7 +25,7 @@ def test_the_table_has_means_over_seeds_and_names_what_fell():
 
 def test_the_page_has_the_table_of_the_kept_rows_and_a_reason_for_each_fall():
     rows, page = read_rows(KEPT), (ROOT / "docs/algebra.md").read_text()
-    lines = table(rows)
+    lines = summary(rows)
     assert "\n".join(lines) in page
     assert "not looked into" not in page
     seen = {row["algorithm"] for row in rows}

@@ -1,6 +1,5 @@
 """What the page's table of certificates is made of."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.certificates import draw_pairs, table
+from benchmarks.certificates import draw_pairs, period_table
+from benchmarks.rows import read_rows
 from tests.loop.test_loop import Run
 
 
@@ -19,7 +19,7 @@ def test_the_table_counts_what_gained_and_what_was_certified():
         for seed in (0, 1)
         for gain, bound in zip(gains[seed:], bounds[seed:], strict=True)
     ]
-    first, second, both = table(rows).splitlines()[2:]
+    first, second, both = period_table(rows)[2:]
     assert first == "| 0 | 5 | 2 | 1 (0.50) | 2 | 1 | 2 | 384 |"
     assert second == "| 1 | 4 | 1 | 0 (0.00) | 2 | 1 | 2 | 768 |"
     assert both == "| all | 9 | 3 | 1 (0.33) | 4 | 2 | 4 | 555 |"
@@ -27,10 +27,8 @@ def test_the_table_counts_what_gained_and_what_was_certified():
 
 def test_the_page_shows_the_rows_that_are_kept():
     root = Path(__file__).parents[2]
-    lines = (root / "benchmarks/certificates.jsonl").read_text().splitlines()
-    assert (
-        table([json.loads(line) for line in lines]) in (root / "docs/certificates.md").read_text()
-    )
+    lines = period_table(read_rows(root / "benchmarks/certificates.jsonl"))
+    assert "\n".join(lines) in (root / "docs/certificates.md").read_text()
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from benchmarks.chaos.foreign import Life, Trainer, disturbed, live
-from benchmarks.chaos.kills import Plan
+from benchmarks.chaos.foreign import Trainer, disturbed, live
+from benchmarks.chaos.kills import Life, Plan
 from benchmarks.reliability import main
 
 TRAINER = """

@@ -9,8 +9,7 @@ from ogrpo.data.replay import BufferLimits, ReplayBuffer, fifo
 
 
 def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path, capsys):
-    words = ["--completions", "20000", "--tokens", "20", "--folder", str(tmp_path)]
-    found = main(words)
+    found = main(completions=20_000, tokens=20, folder=tmp_path)
     assert found.held == 20_000 // (BATCH * G) * BATCH * G
     assert found.compared == 2 * found.held
     assert f"{found.compared:,} came back bit for bit" in capsys.readouterr().out
