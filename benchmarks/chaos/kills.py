@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -102,32 +102,17 @@ def until_done(
     return lives, f"not done after {LIVES} starts"
 
 
-class Outcome(NamedTuple):
-    """The end of a run: where each kill fell, and what differs from the undisturbed one."""
-
-    schedule: str
-    places: list[str]
-    wrong: list[str]
-
-
 class Case(NamedTuple):
-    """One run's schedule and place; `model` is a folder and servers in place of random weights."""
+    """One run: its schedule, its place, and the options with which it begins."""
 
-    name: str
     schedule: Schedule
     folder: Path
-    task: Path
-    model: tuple[str, ...] = ("--model.random=tiny",)
+    options: list[str]
 
     @property
     def run(self) -> Path:
         """Returns the run's folder."""
         return self.folder / "run"
-
-    def options(self) -> list[str]:
-        """Returns the options of a new run."""
-        model, *servers = self.model
-        return [*self.schedule.words(self.task, self.run, model=model), *servers]
 
 
 def start(
@@ -266,30 +251,36 @@ def _exit_codes(pids: Sequence[int], moment: float | None) -> list[int]:
 
 def initial_model(folder: Path, task: Path) -> Path:
     """Returns a folder of weights for servers: what a run leaves that waits for none of them."""
-    case = Case("served", Schedule(), folder, task)
-    life = live(case, [*case.options(), f"--rollout.url=http://{NOBODY}", "--rollout.wait=0"])
+    options = Schedule().words(task, folder / "run")
+    case = Case(Schedule(), folder, options)
+    life = live(case, [*options, f"--rollout.url=http://{NOBODY}", "--rollout.wait=0"])
     if not (initial := case.run / "initial").is_dir():
         raise SystemExit(f"no weights to serve were left:\n{life.output}")
     return initial
 
 
-def killed(case: Case, whole: Life, reference: Path, plans: Sequence[Plan]) -> Outcome:
+def killed(
+    case: Case, whole: Life, reference: Path, plans: Sequence[Plan]
+) -> tuple[list[str], list[str]]:
     """Kills a run as planned, resumes it until done, and compares it.
 
     An exact schedule is compared with the undisturbed run, another with its prompts alone.
+
+    Returns:
+        Where each kill fell, and what is wrong.
     """
 
     def start(resume: bool, plan: Plan | None) -> Life:
-        options = [f"--run-dir={case.run}", "--resume"] if resume else case.options()
+        options = [f"--run-dir={case.run}", "--resume"] if resume else case.options
         return live(case, options, plan, whole)
 
     lives, failure = until_done(start, plans)
     places = [life.place for life in lives if life.code == -signal.SIGKILL]
     if failure:
-        return Outcome(case.name, places, [failure])
-    exact = differences(case.run, reference)
-    by_prompt = prompt_differences(case.run, steps=STEPS, size=4)
-    return Outcome(case.name, places, [*(exact if case.schedule.exact else by_prompt)])
+        return places, [failure]
+    if case.schedule.exact:
+        return places, [*differences(case.run, reference)]
+    return places, [*prompt_differences(case.run, steps=STEPS, size=4)]
 
 
 def show(number: int, what: str, wrong: Sequence[str]) -> None:
@@ -316,58 +307,54 @@ def study(
     names = only or tuple(SCHEDULES)
     scratch = Path(tempfile.mkdtemp(prefix="ogrpo-kills-"))
     print(f"seed {seed}, {runs} runs over {len(names)} schedules in {scratch}", flush=True)
-    task, wholes, outcomes = make_task(scratch / "task"), {}, []
+    task, wholes = make_task(scratch / "task"), {}
+    outcomes: dict[str, list[tuple[list[str], list[str]]]] = defaultdict(list)
     servers: list[Server] = []  # which outlive the trainers that are killed
 
     def case(name: str, label: str) -> Case:
-        schedule = SCHEDULES[name]
-        made = Case(name, schedule, scratch / f"{name}-{label}".replace(" ", "-"), task)
+        schedule, folder = SCHEDULES[name], scratch / f"{name}-{label}".replace(" ", "-")
         if not schedule.servers:
-            return made
-        folder = scratch / "served" / "run" / "initial"
+            return Case(schedule, folder, schedule.words(task, folder / "run"))
+        model = scratch / "served" / "run" / "initial"
         if not servers:
             initial_model(scratch / "served", task)
             logs = (scratch / f"server-{n}.log" for n in range(schedule.servers))
-            servers.extend(Server(folder, log) for log in logs)
+            servers.extend(Server(model, log) for log in logs)
             for server in servers:
                 server.start()
-        urls = [server.url for server in servers[: schedule.servers]]
-        return made._replace(model=(f"--model.path={folder}", "--rollout.url", *urls))
+        words = schedule.words(task, folder / "run", model=f"--model.path={model}")
+        return Case(schedule, folder, [*words, "--rollout.url", *(one.url for one in servers)])
 
     try:
         for n in range(runs):
             name = names[n % len(names)]
             reference = case(name, "whole")
             if name not in wholes:
-                wholes[name] = whole = live(reference, reference.options())
+                wholes[name] = whole = live(reference, reference.options)
                 if whole.code:
                     sys.exit(f"{name}, undisturbed, ended with {whole.code}:\n{whole.output}")
             rng = np.random.default_rng([seed, n])
             count = int(rng.integers(1, most + 1))
             plans = [Plan.draw(rng, writes=writes) for _ in range(count)]
             this = case(name, str(n))
-            outcomes.append(outcome := killed(this, wholes[name], reference.run, plans))
-            show(n, f"{name:<14} killed at {outcome.places}", outcome.wrong)
-            if not outcome.wrong:
+            places, wrong = killed(this, wholes[name], reference.run, plans)
+            outcomes[name].append((places, wrong))
+            show(n, f"{name:<14} killed at {places}", wrong)
+            if not wrong:
                 shutil.rmtree(this.folder)
     finally:
         for server in servers:
             server.signal(signal.SIGKILL)
             server.wait()
     rows = []
-    for name in dict.fromkeys(outcome.schedule for outcome in outcomes):
-        mine = [outcome for outcome in outcomes if outcome.schedule == name]
-        places = Counter(place for outcome in mine for place in outcome.places)
-        equal = sum(not outcome.wrong for outcome in mine)
-        at = ", ".join(f"{place} {count}" for place, count in places.most_common())
-        rows.append([name, len(mine), places.total(), equal, at])
-    print(
-        "", *table(["schedule", "runs", "kills", "equal", "where the kills fell"], rows), sep="\n"
-    )
-    kills = sum(len(outcome.places) for outcome in outcomes)
-    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
-    right = len(outcomes) - wrong
-    print(f"{right} of {len(outcomes)} runs, killed {kills} times, ended as the undisturbed ones")
-    if not wrong:
+    for name, of in outcomes.items():
+        fell = Counter(place for places, _ in of for place in places)
+        at = ", ".join(f"{place} {count}" for place, count in fell.most_common())
+        rows.append([name, len(of), fell.total(), sum(not wrong for _, wrong in of), at])
+    head = ["schedule", "runs", "kills", "equal", "where the kills fell"]
+    print("", *table(head, rows), sep="\n")
+    kills, equal = (sum(row[column] for row in rows) for column in (2, 3))
+    print(f"{equal} of {runs} runs, killed {kills} times, ended as the undisturbed ones")
+    if equal == runs:
         shutil.rmtree(scratch)
-    return wrong
+    return runs - equal

@@ -98,7 +98,9 @@ def measure_shapes(
 ) -> None:
     """Measures each shape, in a folder of its own; keeps and prints what came of it."""
     measured: Figures = {}
-    document = {"machine": describe_machine(), "command": command(), "shapes": measured}
+    module = Path(sys.argv[0]).relative_to(Path.cwd()).with_suffix("")
+    command = shlex.join(["python", "-m", ".".join(module.parts), *sys.argv[1:]])
+    document = {"machine": describe_machine(), "command": command, "shapes": measured}
     for spec, shape in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             measured[spec] = {"shape": dataclasses.asdict(shape), **measure(shape, Path(folder))}
@@ -116,11 +118,15 @@ class Worker:
     def __init__(
         self, name: str, python: str, job: Figures, folder: Path, threads: int, **environment: str
     ) -> None:
+        cpus = sorted(os.sched_getaffinity(0))[:threads]
+        if len(cpus) < threads:
+            raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
+        bound = ["taskset", "--cpu-list", ",".join(map(str, cpus))]
         self._log = folder / f"{name}.log"
         job = {**job, "folder": str(folder), "threads": threads}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*on_cpus(threads), python, str(HERE / f"{name}.py"), json.dumps(job)],
+                [*bound, python, str(HERE / f"{name}.py"), json.dumps(job)],
                 env={
                     **os.environ,
                     "JAX_PLATFORMS": "cpu",
@@ -182,27 +188,21 @@ class Worker:
 
 def heading(title: str, measured: Figures) -> list[str]:
     """The title, when, where and how it was measured, and with which packages."""
-    machine = measured["machine"]
+    machine, packages = measured["machine"], {}
+    for part in measured["shapes"].values():
+        for spec, runs in part["runs"].items():
+            packages[spec.partition(":")[0]] = runs[0]["versions"]
     return [
         f"# {title}",
         "",
         f"- {machine['date']}, `{measured['command']}`, at commit {machine['commit']}",
         f"- {machine['cpu']}, {machine['cores']} cores, {machine['memory']:.1f} GiB, "
         f"{machine['system']}, Python {machine['python']}, load {machine['load']:.2f} at the start",
-        *(f"- {line}" for line in _versions(measured)),
+        *(
+            f"- {system}: {', '.join(f'{name} {version}' for name, version in versions.items())}"
+            for system, versions in packages.items()
+        ),
         "",
-    ]
-
-
-def _versions(measured: Figures) -> list[str]:
-    """The packages of each system, settings aside."""
-    named = {}
-    for part in measured["shapes"].values():
-        for spec, runs in part["runs"].items():
-            named[spec.partition(":")[0]] = runs[0]["versions"]
-    return [
-        f"{system}: {', '.join(f'{name} {version}' for name, version in packages.items())}"
-        for system, packages in named.items()
     ]
 
 
@@ -230,18 +230,12 @@ def ratio_rows(runs: Runs, columns: Columns) -> list[list[str]]:
 
 
 def spread(values: list[float]) -> str:
-    shown = [_number(v) for v in (statistics.median(values), min(values), max(values))]
+    """Returns the median, with the least and the greatest."""
+    shown = [
+        f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        for value in (statistics.median(values), min(values), max(values))
+    ]
     return f"{shown[0]} ({shown[1]} to {shown[2]})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def command() -> str:
-    """Returns the command line of a module that was run with -m."""
-    module = Path(sys.argv[0]).relative_to(Path.cwd()).with_suffix("")
-    return shlex.join(["python", "-m", ".".join(module.parts), *sys.argv[1:]])
 
 
 def describe_machine() -> Figures:
@@ -259,14 +253,6 @@ def describe_machine() -> Figures:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
-
-
-def on_cpus(threads: int) -> list[str]:
-    """Returns the words before a command that bind it to the first so many of our CPUs."""
-    cpus = sorted(os.sched_getaffinity(0))[:threads]
-    if len(cpus) < threads:
-        raise ValueError(f"--threads is {threads}, but there are {len(cpus)} CPUs")
-    return ["taskset", "--cpu-list", ",".join(map(str, cpus))]
 
 
 def python_with(folder: Path, name: str, packages: tuple[str, ...]) -> str:

@@ -138,7 +138,9 @@ class Bench:
         self, options: Options, shape: Shape, pythons: dict[str, str], folder: Path
     ) -> None:
         self.options, self.shape, self.pythons, self.folder = options, shape, pythons, folder
-        self.decoder = decoder_of(shape)
+        self.decoder = DECODERS["qwen2.5-0.5b"]
+        if shape.model == "tiny":
+            self.decoder = tiny_decoder(word_level(arithmetic.vocabulary()))
         params = make_weights(shape, self.decoder, seed=0)
         save_pretrained(folder, self.decoder, params, extra_fields={"eos_token_id": EOS})
 
@@ -170,18 +172,24 @@ class Bench:
             "eos": EOS,
         }
         threads = self.options.threads
-        how = (f"sampler_{system}", self.pythons[name], job, self.folder, threads)
-        worker = stack.enter_context(Worker(*how, **environment(threads)))
+        cpus = sorted(os.sched_getaffinity(0))[:threads]
+        worker = Worker(
+            f"sampler_{system}",
+            self.pythons[name],
+            job,
+            self.folder,
+            threads,
+            # The fewest that let vLLM use exactly so many CPUs, and no network.
+            HF_HUB_OFFLINE="1",
+            VLLM_CPU_KVCACHE_SPACE="1",
+            VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cpus)),
+            VLLM_NO_USAGE_STATS="1",
+        )
+        stack.enter_context(worker)
         versions = worker.answer()
         for seed in range(self.options.warm_up):
             worker.ask(seconds=0.0, seed=seed, most=self.shape.warm or self.shape.tokens)
         return worker, versions
-
-
-def decoder_of(shape: Shape) -> DecoderConfig:
-    if shape.model == "0.5b":
-        return DECODERS["qwen2.5-0.5b"]
-    return tiny_decoder(word_level(arithmetic.vocabulary()))
 
 
 def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:
@@ -200,16 +208,6 @@ def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:
     embedding["weight"] = embedding["weight"].at[:, 0].set(level)
     embedding["weight"] = embedding["weight"].at[EOS, 0].add(-1e3)
     return jax.tree.map(lambda leaf: leaf.astype(DTYPES[shape.dtype]), params)
-
-
-def environment(threads: int) -> dict[str, str]:
-    """The fewest variables that let each engine use exactly so many CPUs, and no network."""
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads])),
-        "VLLM_NO_USAGE_STATS": "1",
-    }
 
 
 def agreement(part: Figures) -> list[str]:

@@ -2,18 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from update_cases import Shape
 from worker import Job, cpu_seconds
 
 SQUARE = 2048
 TIMED = 1.5
 """CPU-seconds of each product at least."""
-
-
-def sizes(shape: Shape) -> list[tuple[int, int, int]]:
-    """A square, and one like the update's own: its tokens through the MLP's first matrix."""
-    tokens = min(8192, shape.prompts * shape.group * shape.completion)
-    return [(SQUARE, SQUARE, SQUARE), (tokens, shape.width, shape.intermediate)]
 
 
 def rate(rows: int, depth: int, columns: int) -> float:
@@ -30,5 +23,8 @@ def rate(rows: int, depth: int, columns: int) -> float:
 
 if __name__ == "__main__":
     job = Job()
-    rates = [rate(*size) for size in sizes(job.shape)]
-    job.answer({"rate": max(rates), "rates": rates})
+    shape = job.shape
+    # A square, and one like the update's own: its tokens through the MLP's first matrix.
+    tokens = min(8192, shape.prompts * shape.group * shape.completion)
+    sizes = [(SQUARE, SQUARE, SQUARE), (tokens, shape.width, shape.intermediate)]
+    job.answer({"rate": max(rate(*size) for size in sizes)})

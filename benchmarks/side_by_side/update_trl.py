@@ -37,13 +37,6 @@ def make_model(job: Job) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
-def make_adapters(rank: int) -> LoraConfig | None:
-    if not rank:
-        return None
-    targets = list(TARGETS)
-    return LoraConfig(r=rank, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
-
-
 def share_adapters(model: torch.nn.Module) -> None:
     """Gives each A the value that it has in all systems."""
     for name, parameter in model.named_parameters():
@@ -151,13 +144,15 @@ def main(job: Job) -> None:
     if job.settings.head == "completions":
         # TRL asks it here alone whether to leave the prompts' positions out.
         trl.trainer.utils._use_triton = lambda device: True  # noqa: ARG005
+    how = {"lora_alpha": ALPHA, "target_modules": [*TARGETS], "task_type": "CAUSAL_LM"}
+    adapters = LoraConfig(r=job.settings.lora, **how) if job.settings.lora else None
     trainer = ReadyTrainer(
         make_model(job),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=make_config(job),
         train_dataset=Dataset.from_dict({"prompt": ["a"] * job.shape.prompts}),
         processing_class=make_tokenizer(),
-        peft_config=make_adapters(job.settings.lora),
+        peft_config=adapters,
     )
     share_adapters(trainer.model)
     trainer.ready, trainer.checking = make_inputs(job), "weights" in job.fields

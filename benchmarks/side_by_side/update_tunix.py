@@ -55,19 +55,15 @@ def random_model(config: ModelConfig) -> Qwen2:
     return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, shapes))
 
 
-def make_optimizer() -> optax.GradientTransformation:
-    adamw = optax.adamw(**ADAM, weight_decay=0.0)
-    return optax.chain(optax.clip_by_global_norm(MAX_GRAD_NORM), adamw)
-
-
 def make_trainer(job: Job) -> Trainer:
     """The trainer as `GRPOLearner.__init__` sets it up."""
     algorithm = GRPOConfig(num_generations=job.shape.group, beta=0.0, epsilon=EPSILON)
     algorithm.temperature = 1.0
     loss_fn = function_registry.get_policy_loss_fn(algorithm.policy_loss_fn)
+    adamw = optax.adamw(**ADAM, weight_decay=0.0)
     trainer = Trainer(
         make_model(job),
-        make_optimizer(),
+        optax.chain(optax.clip_by_global_norm(MAX_GRAD_NORM), adamw),
         TrainingConfig(eval_every_n_steps=1),
         custom_checkpoint_metadata_fn=dict,
     )
