@@ -6,7 +6,6 @@
 Runs the default preset, and at each synchronisation draws pairs of completions that the run never
 sees: old and new weights answer a training prompt with the same random numbers. The mean difference
 of their rewards is the gain, with its standard error. The run is the command's to the bit.
-With --draws FOLDER the certificate's values on these draws are kept, seed by seed.
 """
 
 import tempfile
@@ -95,9 +94,8 @@ def draw_pairs(state: LoopState, parts: Parts, pairs: int) -> Draws:
     return Draws(old_rewards, new_rewards, old_gains, new_gains)
 
 
-def period_rows(seed: int, pairs: int, folder: Path | None) -> Iterator[Row]:
+def period_rows(seed: int, pairs: int) -> Iterator[Row]:
     """Yields a row of each period of the default run of that seed."""
-    kept: dict[str, Array] = {}
     with tempfile.TemporaryDirectory() as made:
         bench = Bench(Path(made), Console(quiet=True))
         with bench.parts(replace(default(), seed=seed)) as (_, parts, first):
@@ -106,7 +104,6 @@ def period_rows(seed: int, pairs: int, folder: Path | None) -> Iterator[Row]:
                     continue
                 begin = time.process_time()
                 draws = draw_pairs(state, parts, pairs)
-                kept |= {f"{state.step}/{k}": v for k, v in draws._asdict().items()}
                 apart = pair_gains(draws.new_rewards, draws.old_rewards)
                 values = np.concatenate([draws.old_gains] * OLD + [draws.new_gains] * NEW)
                 row = {
@@ -123,9 +120,6 @@ def period_rows(seed: int, pairs: int, folder: Path | None) -> Iterator[Row]:
                 }
                 yield {name: float(f"{value:.6g}") for name, value in row.items()}
         bench.close()
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(folder / f"seed-{seed}.npz", **kept)  # pyright: ignore[reportArgumentType]
 
 
 def period_table(rows: Sequence[Row]) -> list[str]:
@@ -153,7 +147,6 @@ def main(
     *,
     rows: Path,
     pairs: int = 5120,
-    draws: Path | None = None,
 ) -> None:
     """Measures the seeds, adds their rows to the file, and prints the table of all its rows.
 
@@ -161,10 +154,9 @@ def main(
         seeds: of default runs; none: the table alone.
         rows: JSON lines, one a period.
         pairs: drawn at each synchronisation.
-        draws: folder for the certificate's values.
     """
     for seed in seeds:
-        for row in period_rows(seed, pairs, draws):
+        for row in period_rows(seed, pairs):
             add_row(rows, row)
     print("\n".join(period_table(read_rows(rows))))
 

@@ -209,8 +209,11 @@ def fuzz(count: int, seed: int, *, processes: int = 2) -> Fuzzed:
             batch = [one for one in every if one.judge == name]
             for start in range(0, len(batch), BATCH):
                 part = batch[start : start + BATCH]
-                texts, golds, reasons = ([one[n] for one in part] for n in (1, 2, 4))
-                outcomes = judge.judge_all(texts, reasons, golds)
+                outcomes = judge.judge_all(
+                    [one.text for one in part],
+                    [one.finish_reason for one in part],
+                    [one.gold for one in part],
+                )
                 verdicts.outcomes.update(outcomes)
                 for one, outcome in zip(part, outcomes, strict=True):
                     if (outcome == "correct") != one.right:

@@ -46,14 +46,13 @@ BYTES_A_STEP = 2048
 class Sample(NamedTuple):
     """The holdings of the process at one step, and the seconds since the update before.
 
-    `threads` are Python's, as pools of C++ begin theirs when they first need them; `tasks` are all.
+    `threads` are Python's, as pools of C++ begin theirs when they first need them.
     """
 
     step: int
     resident: int
     handles: int
     threads: int
-    tasks: int
     arrays: int
     seconds: float
 
@@ -78,7 +77,6 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
                     resident=int(pages) * os.sysconf("SC_PAGE_SIZE"),
                     handles=len(os.listdir("/proc/self/fd")),
                     threads=threading.active_count(),
-                    tasks=len(os.listdir("/proc/self/task")),
                     arrays=len(jax.live_arrays()),
                     seconds=now - before[0],
                 )
@@ -141,13 +139,13 @@ def study(steps: int = 10_000) -> int:
         begin = time.monotonic()
         samples = run(Path(folder), steps)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'tasks':>7}{'arrays':>8}{'ms':>8}")
+    print(f"{'step':>8}{'MiB':>8}{'handles':>9}{'threads':>9}{'arrays':>8}{'ms':>8}")
     for end in range(1, 11):
         part = samples[(end - 1) * len(samples) // 10 : end * len(samples) // 10]
         last, spent = part[-1], median(s.seconds for s in part) * 1e3
         print(
             f"{last.step:>8}{last.resident / 2**20:8.1f}{last.handles:9}{last.threads:9}"
-            f"{last.tasks:7}{last.arrays:8}{spent:8.1f}"
+            f"{last.arrays:8}{spent:8.1f}"
         )
     grown = slopes(samples)
     print(
