@@ -17,7 +17,7 @@ from ogrpo.config.values import (
     require,
 )
 from ogrpo.policy.config import SHAPES, DecoderConfig
-from ogrpo.policy.flops import Adapter, parameters
+from ogrpo.policy.flops import Adapter
 from ogrpo.policy.lora import TARGETS
 from ogrpo.system.files import read_object
 
@@ -122,8 +122,6 @@ class Train:
     """Whether there is a KL term, whose reference policy is kept and scored."""
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """As `--kernels.attention` of the run: whether attention scores are held whole (plain)."""
-    host_memory_gib: Positive = 256.0
-    """Of the host that holds the replay buffer."""
 
     def __post_init__(self) -> None:
         check(self, "train.")
@@ -195,14 +193,6 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """The replay buffer: how many groups it holds."""
-
-    groups: Index = 0
-    """Groups kept; 0: each batch is used once it is there, and dropped."""
-
-
-@dataclass(frozen=True)
 class PlanSchedule:
     """The dials of a run that a step's time depends on, as its `--schedule` has them."""
 
@@ -229,7 +219,6 @@ class Plan:
     train: Train = field(default_factory=Train)
     serve: Serve = field(default_factory=Serve)
     link: Link = field(default_factory=Link)
-    buffer: Buffer = field(default_factory=Buffer)
     schedule: PlanSchedule = field(default_factory=PlanSchedule)
     measure: bool = False
     """Measure train.tflops and serve.tokens-per-second here, with the embedded sampler and the
@@ -269,8 +258,3 @@ class Plan:
             tokens is None or not self.measure,
             "measure updates padded batches: leave train.microbatch-tokens out",
         )
-
-    @property
-    def million_parameters(self) -> float:
-        """Number of parameters in millions."""
-        return parameters(self.model.decoder()).total / 1e6

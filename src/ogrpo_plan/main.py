@@ -18,17 +18,16 @@ from rich.text import Text
 from ogrpo.config.values import to_json
 from ogrpo.core.algorithms import gate_survival
 from ogrpo.core.survival import SURVIVALS, spread_of_kl
+from ogrpo.policy.flops import parameters
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json
 from ogrpo_plan.config import GIB, Plan
 from ogrpo_plan.measured import measured
-from ogrpo_plan.memory import budgets, proposed_tokens
+from ogrpo_plan.memory import proposed_tokens, serve_budget, train_budget
 from ogrpo_plan.presets import DEVICES
 from ogrpo_plan.times import lengths, times
 
 DOES_NOT_FIT = 1
-DRAWS = 8
-"""Of `--preset reuse`; what it saves in completions is in docs/reuse.md."""
 KLS = (1e-4, 1e-3, 1e-2)
 """Nats a token, from engines that differ to policies that do."""
 
@@ -47,7 +46,7 @@ def run(plan: Plan, console: Console) -> int:
     folder = RunDir.create(plan.run_dir or Path("runs") / f"plan-{datetime.now():%Y%m%d-%H%M%S}")
     named = DEVICES.get(plan.preset)
     alone = named is not None and named.embedded
-    memory = budgets(plan)[: 1 if alone else None]
+    memory = [train_budget(plan)] if alone else [train_budget(plan), serve_budget(plan)]
     tokens = proposed_tokens(plan)
     for budget in memory:
         fits = "fits" if budget.fits else "does not fit"
@@ -67,9 +66,10 @@ def run(plan: Plan, console: Console) -> int:
             f" names ({gib(capacity)} GiB): it {'fits' if planned <= capacity else 'does not fit'}"
         )
         console.print(line, markup=False, soft_wrap=True)
-    seconds = seconds_of(plan) if plan.measure or not alone else {}
+    seconds = times(plan) if plan.measure or not alone else {}
     if seconds:
-        title = f"Seconds, of {plan.million_parameters:.1f} million parameters"
+        millions = parameters(plan.model.decoder()).total / 1e6
+        title = f"Seconds, of {millions:.1f} million parameters"
         rows = [(name, f"{value:.3g}") for name, value in seconds.items()]
         console.print(two_columns(title, rows))
         quantiles = jnp.asarray(lengths(plan))
@@ -96,25 +96,6 @@ def run(plan: Plan, console: Console) -> int:
         verdict += f"; {seconds['a step']:.3g} s a step, {completions:.4g} completions/s"
     console.print(f"verdict: {verdict}", markup=False, soft_wrap=True)
     return DOES_NOT_FIT if misfits else 0
-
-
-def seconds_of(plan: Plan) -> dict[str, float]:
-    """Returns the seconds of a step and its parts, and of an update with and without reuse.
-
-    With reuse a batch is drawn for each `DRAWS` updates, each of which takes as many completions.
-    """
-    spent = times(plan)
-    return {
-        "draw a batch": spent.draw,
-        "one update": spent.update,
-        "score a batch": spent.score,
-        "push weights": spent.push,
-        "a step's drawing, with its share of a push": spent.drawing,
-        "a step's training": spent.training,
-        "a step": spent.step,
-        "an update, each completion used once": spent.draw + spent.update,
-        f"an update, each drawn {DRAWS} times": spent.draw / DRAWS + spent.update,
-    }
 
 
 def gib(size: float) -> str:

@@ -1,4 +1,4 @@
-"""Memory of a training device, of an NPU and of the buffer's host, in bytes.
+"""Memory of a training device and of an NPU, in bytes.
 
 Weights, gradients and moments lie where `ogrpo.learner.sharding` puts them. Counted from shapes
 (`ogrpo.policy.flops`), except for the row "working": what a backward pass holds for a moment, twice
@@ -23,7 +23,7 @@ from ogrpo.learner.sharding import bytes_per_device, part_spec
 from ogrpo.learner.state import factored_rms
 from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.decoder import MANY_UNITS, param_shapes
-from ogrpo.policy.lora import TARGETS, split, split_axes
+from ogrpo.policy.lora import split, split_axes
 from ogrpo.policy.params import Axes, param_axes
 from ogrpo_plan.config import GIB, ITEMSIZE, Plan, Train
 
@@ -52,22 +52,18 @@ class Budget(NamedTuple):
 
 def cut_weight_bytes(config: DecoderConfig, itemsize: int, *, fsdp: int, tensor: int) -> int:
     """Bytes of the parameters on one device of a mesh."""
-    mesh, kind = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), np.dtype(f"u{itemsize}")
+    kind = np.dtype(f"u{itemsize}")
     shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(config))
-    return bytes_per_device(jax.tree.map(partial(_placed, mesh), param_axes(config), shapes))
+    return _cut_bytes(param_axes(config), shapes, fsdp, tensor)
 
 
-def cut_adapter_bytes(config: DecoderConfig, rank: int, *, fsdp: int, tensor: int) -> int:
-    """Bytes of float32 adapters on every projection, on one device of a mesh."""
-    mesh, targets = AbstractMesh((fsdp, tensor), ("fsdp", "tensor")), TARGETS["all"]
-    draw = partial(split, key=jax.random.key(0), rank=rank, alpha=1.0, targets=targets)
-    shapes = jax.eval_shape(draw, param_shapes(config)).trained
-    axes = split_axes(param_axes(config), targets).trained
-    return bytes_per_device(jax.tree.map(partial(_placed, mesh), axes, shapes))
+def _cut_bytes(axes: Any, shapes: Any, fsdp: int, tensor: int) -> int:
+    mesh = AbstractMesh((fsdp, tensor), ("fsdp", "tensor"))
 
+    def placed(axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return leaf.update(sharding=NamedSharding(mesh, part_spec(axes, mesh)))
 
-def _placed(mesh: Any, axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return leaf.update(sharding=NamedSharding(mesh, part_spec(axes, mesh)))
+    return bytes_per_device(jax.tree.map(placed, axes, shapes))
 
 
 def gathered_bytes(
@@ -85,13 +81,22 @@ def gathered_bytes(
     return (computed * max(layer, counted.embedding) + kept * counted.embedding) // tensor
 
 
+def trained_shapes(plan: Plan) -> Any:
+    """Returns the shapes of the trained parameters: all of them, or float32 adapters alone."""
+    model, adapter = plan.model, plan.model.adapter
+    kind = model.params if adapter is None else "float32"
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
+    if adapter is None:
+        return shapes
+    how = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
+    return jax.eval_shape(partial(split, key=jax.random.key(0), **how), shapes).trained
+
+
 def trained_bytes(plan: Plan) -> int:
     """Returns the bytes of the trained parameters on one device."""
-    config, adapter, train = plan.model.decoder(), plan.model.adapter, plan.train
-    mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
-    if adapter is None:
-        return cut_weight_bytes(config, ITEMSIZE[plan.model.params], **mesh)
-    return cut_adapter_bytes(config, adapter.rank, **mesh)
+    axes, adapter = param_axes(plan.model.decoder()), plan.model.adapter
+    axes = axes if adapter is None else split_axes(axes, adapter.targets).trained
+    return _cut_bytes(axes, trained_shapes(plan), plan.train.fsdp, plan.train.tensor)
 
 
 def moments_bytes(plan: Plan) -> int:
@@ -100,20 +105,13 @@ def moments_bytes(plan: Plan) -> int:
     They are counted on one device and cut in proportion to the parameters, but for factored second
     moments, which are whole on every device.
     """
-    adapter, model, moments = plan.model.adapter, plan.model, plan.train.moments
-    kind = "float32" if adapter is not None else model.params
-    trained = trained_bytes(plan)
+    moments, trained = plan.train.moments, trained_bytes(plan)
+    kind = plan.model.params if plan.model.adapter is None else "float32"
     small = trained * 2 // ITEMSIZE[kind]
-    size = 2 * trained if moments == "full" else trained + small
     if moments == "factored":
-        shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
-        if adapter is not None:
-            how = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
-            draw = partial(split, key=jax.random.key(0), **how)
-            shapes = jax.eval_shape(draw, shapes).trained
-        second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, shapes)
-        size = small + sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(second))
-    return size
+        second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, trained_shapes(plan))
+        return small + sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(second))
+    return 2 * trained if moments == "full" else trained + small
 
 
 def train_budget(plan: Plan) -> Budget:
@@ -123,13 +121,14 @@ def train_budget(plan: Plan) -> Budget:
     weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
     cast = weights * used // kept if used != kept else 0
     policies = plan.schedule.sync_offset + 1 + train.reference
-    trained = trained_bytes(plan)
-    adapts = model.adapter is not None
+    trained, adapts = trained_bytes(plan), model.adapter is not None
+    tokens = train.microbatch_tokens
+    several = train.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
     widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
     merged = kept * config.num_layers * widest // (train.fsdp * train.tensor)
     rows = {
         "weights": weights + adapts * trained,
-        "gradients": trained * (2 if several_parts(plan) else 1),
+        "gradients": trained * (2 if several else 1),
         "optimizer": moments_bytes(plan),
         "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
@@ -157,12 +156,6 @@ def device_tokens(plan: Plan) -> int:
     shape = plan.batch.shape
     share = shape["n"] // (plan.train.data * plan.train.fsdp)
     return share * (shape["p"] + shape["g"] * shape["t"])
-
-
-def several_parts(plan: Plan) -> bool:
-    """Whether the gradients of several parts are summed."""
-    tokens = plan.train.microbatch_tokens
-    return plan.train.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
 
 
 def device_shape(plan: Plan) -> dict[str, int]:
@@ -195,28 +188,19 @@ def proposed_tokens(plan: Plan) -> int | None:
 
 
 def activation_bytes(plan: Plan) -> int:
-    """Bytes that layers keep; across `tensor` hidden states are repeated, the rest is cut."""
-    config, train, layout = (
-        plan.model.decoder(),
-        plan.train,
-        flops.padded(**device_shape(plan), step=None),
-    )
-    size = ITEMSIZE[plan.model.compute]
+    """Bytes that layers keep; across `tensor` hidden states are repeated, the rest is cut.
+
+    Adapters add one number a rank, projection and token.
+    """
+    config, train, adapter = plan.model.decoder(), plan.train, plan.model.adapter
+    layout, size = flops.padded(**device_shape(plan), step=None), ITEMSIZE[plan.model.compute]
     hidden = flops.activation_bytes(config, layout, itemsize=size, remat="full")
     if train.remat == "full":
         return hidden
     whole = flops.activation_bytes(config, layout, itemsize=size, remat=train.remat)
-    return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow_bytes(plan)
-
-
-def narrow_bytes(plan: Plan) -> int:
-    """Bytes that adapters add to activations: one number a rank, projection and token."""
-    adapter, config, shape = plan.model.adapter, plan.model.decoder(), device_shape(plan)
-    if adapter is None:
-        return 0
-    tokens = shape["n"] * (shape["p"] + shape["g"] * shape["t"])
-    width = adapter.rank * len(adapter.targets)
-    return ITEMSIZE[plan.model.compute] * config.num_layers * tokens * width
+    width = 0 if adapter is None else adapter.rank * len(adapter.targets)
+    narrow = size * config.num_layers * layout.tokens * width
+    return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow
 
 
 def working_bytes(plan: Plan) -> int:
@@ -253,19 +237,3 @@ def serve_budget(plan: Plan) -> Budget:
     capacity = int(serve.memory_gib * serve.utilisation * GIB)
     remedy = "lower serve.calls or serve.groups-per-call, or raise serve.tensor"
     return Budget("NPU", rows, capacity, remedy)
-
-
-def buffer_budget(plan: Plan) -> Budget:
-    """Returns the memory of the replay buffer, whose pages may be half empty."""
-    config, batch = plan.model.decoder(), plan.batch
-    ids = np.min_scalar_type(config.vocab_size - 1).itemsize
-    tokens = batch.prompt_length + batch.group_size * batch.mean_tokens
-    live = int(plan.buffer.groups * tokens * (ids + ITEMSIZE["float32"]))
-    rows = {"groups at their mean length": live, "holes, at most": live}
-    capacity = int(plan.train.host_memory_gib * GIB)
-    return Budget("buffer's host", rows, capacity, "lower buffer.groups")
-
-
-def budgets(plan: Plan) -> list[Budget]:
-    """Returns the memory of a training device, of an NPU and of the buffer's host."""
-    return [train_budget(plan), serve_budget(plan), buffer_budget(plan)]

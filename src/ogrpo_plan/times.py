@@ -11,7 +11,6 @@ The policy pi_k is scored only where several updates are taken on a batch (`ogrp
 """
 
 from statistics import NormalDist
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -21,27 +20,16 @@ from ogrpo.kernels import attention
 from ogrpo.policy import flops
 from ogrpo_plan.config import ITEMSIZE, Plan
 
-
-class Times(NamedTuple):
-    """Seconds of a step and of its parts."""
-
-    draw: float
-    """a: a batch, all servers busy."""
-    update: float
-    """u: one update on a batch of the same size."""
-    score: float
-    """c: one scoring pass over a batch."""
-    push: float
-    """s: new weights to all servers."""
-    drawing: float
-    """A: a fresh batch, pushes included."""
-    training: float
-    """B: training on it."""
-    step: float
+DRAWS = 8
+"""Of `--preset reuse`; what it saves in completions is in docs/reuse.md."""
 
 
-def times(plan: Plan) -> Times:
-    """Returns the seconds of a step, from the batch, the machines and their speeds."""
+def times(plan: Plan) -> dict[str, float]:
+    """Returns the seconds of a step and its parts, and of an update with and without reuse.
+
+    They follow from the batch, the machines and their speeds. With reuse a batch is drawn for each
+    `DRAWS` updates, each of which takes as many completions.
+    """
     config, batch, train, link = plan.model.decoder(), plan.batch, plan.train, plan.link
     tokens = batch.prompts * batch.group_size * float(lengths(plan).mean())
     draw = tokens / (plan.serve.servers * plan.serve.tokens_per_second)
@@ -59,8 +47,17 @@ def times(plan: Plan) -> Times:
     updates = schedule.updates_per_batch
     drawing = draw + push / schedule.sync_interval
     training = updates * update + score * ((updates > 1) + train.reference)
-    step = max(drawing, training) if schedule.sync_offset else drawing + training
-    return Times(draw, update, score, push, drawing, training, step)
+    return {
+        "draw a batch": draw,
+        "one update": update,
+        "score a batch": score,
+        "push weights": push,
+        "a step's drawing, with its share of a push": drawing,
+        "a step's training": training,
+        "a step": max(drawing, training) if schedule.sync_offset else drawing + training,
+        "an update, each completion used once": draw + update,
+        f"an update, each drawn {DRAWS} times": draw / DRAWS + update,
+    }
 
 
 def lengths(plan: Plan) -> NDArray[np.float64]:

@@ -20,7 +20,6 @@ from ogrpo_plan.config import (
     GIB,
     SHAPES,
     BatchPlan,
-    Buffer,
     Link,
     Plan,
     PlanModel,
@@ -31,14 +30,13 @@ from ogrpo_plan.config import (
 from ogrpo_plan.measured import measured
 from ogrpo_plan.memory import (
     TOKEN_STEP,
-    buffer_budget,
-    cut_adapter_bytes,
     cut_weight_bytes,
     device_tokens,
     gathered_bytes,
     proposed_tokens,
     serve_budget,
     train_budget,
+    trained_bytes,
 )
 from ogrpo_plan.presets import DEVICES, plan_of
 from ogrpo_plan.times import times
@@ -84,9 +82,6 @@ def test_the_memory_of_a_training_device_worked_by_hand():
     # Scores: 2 heads x 6400 float32, four times; MLP: 288 x 176 float32, five times.
     assert rows["working"] == 4 * 4 * 2 * 6400 + 5 * 4 * 288 * 176
     assert train_budget(TINY).fits
-
-
-def test_a_reference_policy_is_one_policy_more():
     referred = replace(TINY, train=replace(TINY.train, reference=True))
     assert train_budget(referred).rows["policies kept for the servers"] == 3 * 4 * WEIGHTS
 
@@ -107,14 +102,14 @@ def test_adapters_leave_the_weights_without_gradients_and_moments():
     assert rows["a matrix merged for a push"] == 4 * 2 * 64 * 176
     assert full["a matrix merged for a push"] == 0
     assert rows["working"] == full["working"]
-    config = SHAPES["tiny"]
     # fsdp cuts the side of the hidden size: q, k, v, gate, up and o, down on the other one.
     whole = 2 * (64 + 32 + 32 + 176 + 176 + 64 + 176)
-    assert cut_adapter_bytes(config, 2, fsdp=4, tensor=1) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
+    cut = replace(adapted(2), train=replace(TINY.train, devices=4, fsdp=4, microbatches=1))
+    assert trained_bytes(cut) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
     more, less = times(TINY), times(adapted(2))
-    assert less.score > more.score  # the adapters' own products
-    assert less.update < 0.85 * more.update
-    assert less.push == more.push  # merged
+    assert less["score a batch"] > more["score a batch"]  # the adapters' own products
+    assert less["one update"] < 0.85 * more["one update"]
+    assert less["push weights"] == more["push weights"]  # merged
 
 
 def test_fsdp_cuts_every_matrix_and_tensor_what_divides():
@@ -142,12 +137,6 @@ def test_the_memory_of_an_npu_worked_by_hand():
     budget = serve_budget(TINY)
     assert budget.rows == {"weights": 2 * WEIGHTS, "keys and values": 2 * 72 * 256}
     assert budget.capacity == int(0.9 * GIB)
-
-
-def test_the_buffer_worked_by_hand():
-    """176 tokens fit uint8; a group: 8 + 4 x 10 tokens of 1 + 4 bytes, and as much in holes."""
-    kept = replace(TINY, buffer=Buffer(groups=100))
-    assert buffer_budget(kept).total == 2 * 100 * 48 * 5
 
 
 # ------------------------------------------------------------------ parts of tokens, moments
@@ -214,18 +203,18 @@ def test_the_times_worked_by_hand():
     spent = times(TINY)
     macs = 12_288 + 33_792
     forward = 2 * 2 * macs * 576 + 4 * 2 * 64 * 12_800 + 2 * 64 * 176 * 8 * 64
-    assert spent.score == pytest.approx(forward / 1e6)
+    assert spent["score a batch"] == pytest.approx(forward / 1e6)
     again = 4 * 2 * 64 * 12_800  # attention
-    assert spent.update == pytest.approx((3 * forward + again) / 1e6)
+    assert spent["one update"] == pytest.approx((3 * forward + again) / 1e6)
     # 8 x 4 completions of 10 tokens by two servers of 100 tokens/s.
-    assert spent.draw == pytest.approx(320 / 200)
-    assert spent.push == pytest.approx(0.5 + 2 * 2 * WEIGHTS / 1e6)
+    assert spent["draw a batch"] == pytest.approx(320 / 200)
+    assert spent["push weights"] == pytest.approx(0.5 + 2 * 2 * WEIGHTS / 1e6)
     once = times(replace(TINY, link=replace(TINY.link, sent="once")))
-    assert once.push == pytest.approx(0.5 + 2 * WEIGHTS / 1e6)
+    assert once["push weights"] == pytest.approx(0.5 + 2 * WEIGHTS / 1e6)
     checked = replace(TINY, link=replace(TINY.link, seconds_per_gigabyte=3e3))
-    assert times(checked).push == pytest.approx(0.5 + (2 * 2 + 3 * 2) * WEIGHTS / 1e6)
+    assert times(checked)["push weights"] == pytest.approx(0.5 + (2 * 2 + 3 * 2) * WEIGHTS / 1e6)
     cut_off = replace(TINY, batch=replace(TINY.batch, mean_tokens=16, spread=0.8))
-    assert times(cut_off).draw < 0.9 * 512 / 200  # what is above 16 is not drawn
+    assert times(cut_off)["draw a batch"] < 0.9 * 512 / 200  # what is above 16 is not drawn
 
 
 @pytest.mark.parametrize(
@@ -241,10 +230,11 @@ def test_a_step_is_the_slower_side_or_in_turn_the_sum(schedule, reference, score
     """Scoring is paid where a batch has several updates, and for a reference."""
     train = replace(TINY.train, reference=reference)
     spent = times(replace(TINY, schedule=schedule, train=train))
-    drawing = spent.draw + spent.push / schedule.sync_interval
-    training = schedule.updates_per_batch * spent.update + scored * spent.score
-    assert (spent.drawing, spent.training) == pytest.approx((drawing, training))
-    assert spent.step == pytest.approx(step((drawing, training)))
+    drawing = spent["draw a batch"] + spent["push weights"] / schedule.sync_interval
+    training = schedule.updates_per_batch * spent["one update"] + scored * spent["score a batch"]
+    both = spent["a step's drawing, with its share of a push"], spent["a step's training"]
+    assert both == pytest.approx((drawing, training))
+    assert spent["a step"] == pytest.approx(step((drawing, training)))
 
 
 # ------------------------------------------------------------------ the command
@@ -273,7 +263,7 @@ def test_a_plan_from_the_command_line(tmp_path, capsys):
     assert shown.splitlines()[-1] == (
         f"verdict: all of it fits; {spent['a step']:.3g} s a step, {rate:.4g} completions/s"
     )
-    assert {*values["memory"]} == {"training device", "NPU", "buffer's host"}
+    assert {*values["memory"]} == {"training device", "NPU"}
 
 
 def test_what_does_not_fit_is_said_with_the_remedy(tmp_path, capsys):
