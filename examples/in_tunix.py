@@ -75,12 +75,12 @@ def policy_loss(algorithm: Algorithm, knobs: Mapping[str, float], group: int) ->
         divergence = jnp.zeros_like(values)
         if knobs["beta"]:
             divergence = algorithm.kl_loss(log_probs, batch, knobs)
-        silenced = diagnostics.silenced_totals(
+        low, high = diagnostics.silenced_totals(
             log_probs, batch, loss_fn=lambda x, b: algorithm.token_loss(x, b, knobs)
         )
         aux = {
             "kl": mean(algorithm.total(divergence, batch.mask, knobs)) / (knobs["beta"] or 1),
-            "pg_clipfrac": mean(silenced.low) + mean(silenced.high),
+            "pg_clipfrac": mean(low) + mean(high),
         }
         return mean(algorithm.total(values + divergence, batch.mask, knobs)), aux
 

@@ -10,14 +10,11 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ogrpo.config.values import to_json
-from ogrpo.core.algorithms import gate_survival
-from ogrpo.core.survival import SURVIVALS, spread_of_kl
 from ogrpo.policy.flops import parameters
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json
@@ -25,11 +22,9 @@ from ogrpo_plan.config import GIB, Plan
 from ogrpo_plan.measured import measured
 from ogrpo_plan.memory import proposed_tokens, serve_budget, train_budget
 from ogrpo_plan.presets import DEVICES
-from ogrpo_plan.times import lengths, times
+from ogrpo_plan.times import times
 
 DOES_NOT_FIT = 1
-KLS = (1e-4, 1e-3, 1e-2)
-"""Nats a token, from engines that differ to policies that do."""
 
 
 def run(plan: Plan, console: Console) -> int:
@@ -72,10 +67,6 @@ def run(plan: Plan, console: Console) -> int:
         title = f"Seconds, of {millions:.1f} million parameters"
         rows = [(name, f"{value:.3g}") for name, value in seconds.items()]
         console.print(two_columns(title, rows))
-        quantiles = jnp.asarray(lengths(plan))
-        shares = [gate_survival(quantiles, spread_of_kl(kl), {}, [*SURVIVALS]) for kl in KLS]
-        rows = [(gate, ", ".join(f"{share[gate]:.1%}" for share in shares)) for gate in shares[0]]
-        console.print(two_columns("Kept by a gate, at .0001, .001 and .01 nats a token", rows))
     else:
         console.print("--measure times a call of the sampler and an update on this machine")
     folder.write_config({"study": "plan", **to_json(replace(plan, run_dir=None))})

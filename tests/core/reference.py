@@ -5,20 +5,25 @@ the gradient; finite differences in `lp` alone are then the gradient the paper m
 """
 # All formulas share one signature, whatever they use of it.
 
+import functools
 import math
 from types import SimpleNamespace
 
 import numpy as np
 
 
-def _tokens(fn, lp, held, b):
-    """fn at every kept token, the arguments being floats; 0 where masked."""
-    out = np.zeros_like(lp)
-    for i in np.argwhere(b.mask):
-        i = tuple(i)
-        token = SimpleNamespace(A=b.A[i], old=b.old[i], prox=b.prox[i], ref=b.ref[i])
-        out[i] = fn(lp[i], held[i], token)
-    return out
+def _by_token(formula):
+    """Of `(x, h, t, *, knobs)`, floats and the token, `(lp, held, b, *, knobs)`; 0 where masked."""
+
+    @functools.wraps(formula)
+    def whole(lp, held, b, **knobs):
+        out = np.zeros_like(lp)
+        for i in map(tuple, np.argwhere(b.mask)):
+            token = SimpleNamespace(A=b.A[i], old=b.old[i], prox=b.prox[i], ref=b.ref[i])
+            out[i] = formula(lp[i], held[i], token, **knobs)
+        return out
+
+    return whole
 
 
 def _clip_case(r, center, a, low, high):
@@ -28,52 +33,39 @@ def _clip_case(r, center, a, low, high):
     return a * max(r, max(center - low, 0.0))
 
 
-def reinforce(lp, held, b):
-    return _tokens(lambda x, h, t: -t.A * x, lp, held, b)
+@_by_token
+def reinforce(x, h, t):
+    return -t.A * x
 
 
-def grpo(lp, held, b, *, eps_low=0.15, eps_high=0.3):
-    def loss(x, h, t):
-        return -_clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def grpo(x, h, t, *, eps_low=0.15, eps_high=0.3):
+    return -_clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
 
 
-def dual_clip(lp, held, b, *, eps_low=0.15, eps_high=0.3, dual=1.4):
-    def loss(x, h, t):
-        gain = _clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
-        return -(max(gain, dual * t.A) if t.A < 0 else gain)
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def dual_clip(x, h, t, *, eps_low=0.15, eps_high=0.3, dual=1.4):
+    gain = _clip_case(math.exp(x - t.old), 1.0, t.A, eps_low, eps_high)
+    return -(max(gain, dual * t.A) if t.A < 0 else gain)
 
 
-def two_sided(lp, held, b, *, eps_low=0.15, eps_high=0.3, delta=1.2):
-    def loss(x, h, t):
-        ratio = math.exp(x - t.old)
-        if t.A >= 0:
-            gain = t.A * min(ratio, 1 + eps_high, delta)
-        else:
-            gain = t.A * max(min(ratio, delta), min(max(ratio, 1 - eps_low), 1 + eps_high))
-        return -gain
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def two_sided(x, h, t, *, eps_low=0.15, eps_high=0.3, delta=1.2):
+    ratio = math.exp(x - t.old)
+    if t.A >= 0:
+        return -t.A * min(ratio, 1 + eps_high, delta)
+    return -t.A * max(min(ratio, delta), min(max(ratio, 1 - eps_low), 1 + eps_high))
 
 
-def off_policy_grpo(lp, held, b, *, eps_low=0.15, eps_high=0.3):
-    def loss(x, h, t):
-        center = math.exp(t.prox - t.old)
-        clipped = _clip_case(math.exp(x - t.old), center, t.A, eps_low, eps_high)
-        return -clipped
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def off_policy_grpo(x, h, t, *, eps_low=0.15, eps_high=0.3):
+    return -_clip_case(math.exp(x - t.old), math.exp(t.prox - t.old), t.A, eps_low, eps_high)
 
 
-def decoupled(lp, held, b, *, eps_low=0.15, eps_high=0.3, cap=1.1):
-    def loss(x, h, t):
-        clipped = _clip_case(math.exp(x - t.prox), 1.0, t.A, eps_low, eps_high)
-        return -min(math.exp(t.prox - t.old), cap) * clipped
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def decoupled(x, h, t, *, eps_low=0.15, eps_high=0.3, cap=1.1):
+    clipped = _clip_case(math.exp(x - t.prox), 1.0, t.A, eps_low, eps_high)
+    return -min(math.exp(t.prox - t.old), cap) * clipped
 
 
 def _mean_over_tokens(values, mask):
@@ -93,20 +85,16 @@ def gspo(lp, held, b, *, eps_low=0.05, eps_high=0.1):
     return out
 
 
-def cispo(lp, held, b, *, low=0.8, high=1.4):
-    def loss(x, h, t):
-        return -min(max(math.exp(h - t.old), low), high) * t.A * x
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def cispo(x, h, t, *, low=0.8, high=1.4):
+    return -min(max(math.exp(h - t.old), low), high) * t.A * x
 
 
-def sapo(lp, held, b, *, temperature_pos=1.0, temperature_neg=1.3):
-    def loss(x, h, t):
-        temp = temperature_pos if t.A > 0 else temperature_neg
-        sigmoid = 1 / (1 + math.exp(-temp * (math.exp(x - t.old) - 1)))
-        return -t.A * 4 * sigmoid / temp
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def sapo(x, h, t, *, temperature_pos=1.0, temperature_neg=1.3):
+    temp = temperature_pos if t.A > 0 else temperature_neg
+    sigmoid = 1 / (1 + math.exp(-temp * (math.exp(x - t.old) - 1)))
+    return -t.A * 4 * sigmoid / temp
 
 
 def topr(lp, held, b):
@@ -115,18 +103,14 @@ def topr(lp, held, b):
     return np.where(b.mask, -taper * b.A * lp, 0.0)
 
 
-def topr_token(lp, held, b):
-    def loss(x, h, t):
-        return -(1.0 if t.A > 0 else min(math.exp(h - t.old), 1.0)) * t.A * x
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def topr_token(x, h, t):
+    return -(1.0 if t.A > 0 else min(math.exp(h - t.old), 1.0)) * t.A * x
 
 
-def sppo(lp, held, b, *, low=1 / 1.3, high=1.3):
-    def loss(x, h, t):
-        return -t.A * (x - t.old) if low <= math.exp(h - t.old) <= high else 0.0
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def sppo(x, h, t, *, low=1 / 1.3, high=1.3):
+    return -t.A * (x - t.old) if low <= math.exp(h - t.old) <= high else 0.0
 
 
 def gmpo(lp, held, b, *, eps_low=0.2, eps_high=0.3):
@@ -148,76 +132,70 @@ def m2po(lp, held, b, *, threshold=0.1):
     return np.where(b.mask, loss, 0.0)
 
 
-def _dppo(divergence, low, high, cap):
-    def loss(x, h, t):
-        rho, far = math.exp(h - t.old), divergence(math.exp(h), math.exp(t.old))
-        shut = (t.A > 0 and rho > 1 and far > high) or (t.A < 0 and rho < 1 and far > low)
-        return 0.0 if shut else -min(rho, cap) * t.A * x
-
-    return loss
+def _dppo(x, h, t, far, low, high, cap):
+    rho = math.exp(h - t.old)
+    shut = (t.A > 0 and rho > 1 and far > high) or (t.A < 0 and rho < 1 and far > low)
+    return 0.0 if shut else -min(rho, cap) * t.A * x
 
 
-def dppo_tv(lp, held, b, *, low=0.06, high=0.04, cap=1.3):
-    return _tokens(_dppo(lambda new, old: abs(new - old), low, high, cap), lp, held, b)
+@_by_token
+def dppo_tv(x, h, t, *, low=0.06, high=0.04, cap=1.3):
+    return _dppo(x, h, t, abs(math.exp(h) - math.exp(t.old)), low, high, cap)
 
 
-def dppo_kl(lp, held, b, *, low=0.02, high=0.01, cap=1.3):
-    def kl(new, old):
-        return old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
-
-    return _tokens(_dppo(kl, low, high, cap), lp, held, b)
-
-
-def _rec(keep, weigh):
-    def loss(x, h, t):
-        rho = math.exp(h - t.old)
-        return -t.A * (rho if weigh else 1.0) * x if keep(rho, t.A) else 0.0
-
-    return loss
+@_by_token
+def dppo_kl(x, h, t, *, low=0.02, high=0.01, cap=1.3):
+    new, old = math.exp(h), math.exp(t.old)
+    far = old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
+    return _dppo(x, h, t, far, low, high, cap)
 
 
-def _one_side(eps_low, eps_high):
-    return lambda r, a: (r <= 1 + eps_high and a >= 0) or (r >= 1 - eps_low and a <= 0)
+def _one_side(r, a, eps_low, eps_high):
+    return (r <= 1 + eps_high and a >= 0) or (r >= 1 - eps_low and a <= 0)
 
 
-def _two_side(eps_low, eps_high):
-    return lambda r, a: 1 - eps_low <= r <= 1 + eps_high
+def _ring(r, a, eps_low, eps_high, outer_low, outer_high):
+    outside = (a >= 0 and r <= 1 - outer_low) or (a <= 0 and r >= 1 + outer_high)
+    return outside or 1 - eps_low <= r <= 1 + eps_high
 
 
-def _ring(eps_low, eps_high, outer_low, outer_high):
-    def keep(r, a):
-        outside = (a >= 0 and r <= 1 - outer_low) or (a <= 0 and r >= 1 + outer_high)
-        return outside or 1 - eps_low <= r <= 1 + eps_high
-
-    return keep
+@_by_token
+def rec_one_side(x, h, t, *, eps_low=0.15, eps_high=0.3):
+    return -t.A * x if _one_side(math.exp(h - t.old), t.A, eps_low, eps_high) else 0.0
 
 
-def rec_one_side(lp, held, b, *, eps_low=0.15, eps_high=0.3):
-    return _tokens(_rec(_one_side(eps_low, eps_high), False), lp, held, b)
+@_by_token
+def rec_one_side_is(x, h, t, *, eps_low=0.15, eps_high=0.3):
+    rho = math.exp(h - t.old)
+    return -t.A * rho * x if _one_side(rho, t.A, eps_low, eps_high) else 0.0
 
 
-def rec_one_side_is(lp, held, b, *, eps_low=0.15, eps_high=0.3):
-    return _tokens(_rec(_one_side(eps_low, eps_high), True), lp, held, b)
+@_by_token
+def rec_two_side(x, h, t, *, eps_low=0.15, eps_high=0.3):
+    return -t.A * x if 1 - eps_low <= math.exp(h - t.old) <= 1 + eps_high else 0.0
 
 
-def rec_two_side(lp, held, b, *, eps_low=0.15, eps_high=0.3):
-    return _tokens(_rec(_two_side(eps_low, eps_high), False), lp, held, b)
+@_by_token
+def rec_two_side_is(x, h, t, *, eps_low=0.15, eps_high=0.3):
+    rho = math.exp(h - t.old)
+    return -t.A * rho * x if 1 - eps_low <= rho <= 1 + eps_high else 0.0
 
 
-def rec_two_side_is(lp, held, b, *, eps_low=0.15, eps_high=0.3):
-    return _tokens(_rec(_two_side(eps_low, eps_high), True), lp, held, b)
+@_by_token
+def rec_ring(x, h, t, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
+    kept = _ring(math.exp(h - t.old), t.A, eps_low, eps_high, outer_low, outer_high)
+    return -t.A * x if kept else 0.0
 
 
-def rec_ring(lp, held, b, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
-    return _tokens(_rec(_ring(eps_low, eps_high, outer_low, outer_high), False), lp, held, b)
+@_by_token
+def rec_ring_is(x, h, t, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
+    rho = math.exp(h - t.old)
+    return -t.A * rho * x if _ring(rho, t.A, eps_low, eps_high, outer_low, outer_high) else 0.0
 
 
-def rec_ring_is(lp, held, b, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
-    return _tokens(_rec(_ring(eps_low, eps_high, outer_low, outer_high), True), lp, held, b)
-
-
-def opmd_kimi(lp, held, b, *, coef=0.1):
-    return _tokens(lambda x, h, t: -t.A * x + coef * (x - t.old) ** 2, lp, held, b)
+@_by_token
+def opmd_kimi(x, h, t, *, coef=0.1):
+    return -t.A * x + coef * (x - t.old) ** 2
 
 
 def opmd_kimi_sequence(lp, held, b, *, tau=0.1):
@@ -226,8 +204,9 @@ def opmd_kimi_sequence(lp, held, b, *, tau=0.1):
     return np.where(b.mask, -b.A * lp + penalty, 0.0)
 
 
-def opmd_min(lp, held, b, *, tau=1.0):
-    return np.where(b.mask, -b.A * lp / (1 + tau), 0.0)
+@_by_token
+def opmd_min(x, h, t, *, tau=1.0):
+    return -t.A * x / (1 + tau)
 
 
 def opmd_pairwise(lp, held, b, *, tau=0.7):
@@ -310,21 +289,17 @@ def ctpo(lp, held, b, *, eps_low=0.15, eps_high=0.2):
     return out
 
 
-def prime_rl(lp, held, b, *, low=0.06, high=0.04, coef=0.3):
-    def loss(x, h, t):
-        moved = math.exp(h) - math.exp(t.old)
-        shut = moved > high if t.A > 0 else moved < -low
-        return (0.0 if shut else -math.exp(x - t.old) * t.A) + coef * (x - t.old) ** 2
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def prime_rl(x, h, t, *, low=0.06, high=0.04, coef=0.3):
+    moved = math.exp(h) - math.exp(t.old)
+    shut = moved > high if t.A > 0 else moved < -low
+    return (0.0 if shut else -math.exp(x - t.old) * t.A) + coef * (x - t.old) ** 2
 
 
-def distill(lp, held, b, *, low=0.05, coef=0.3):
-    def loss(x, h, t):
-        gain = 0.0 if math.exp(h) - math.exp(t.old) < -low else math.exp(x - t.old) * (t.ref - h)
-        return -gain + coef * (x - t.old) ** 2
-
-    return _tokens(loss, lp, held, b)
+@_by_token
+def distill(x, h, t, *, low=0.05, coef=0.3):
+    gain = 0.0 if math.exp(h) - math.exp(t.old) < -low else math.exp(x - t.old) * (t.ref - h)
+    return -gain + coef * (x - t.old) ** 2
 
 
 def kl_cov(lp, held, b, *, share=0.2, coef=0.7):
@@ -371,8 +346,9 @@ def m2po_released(lp, held, b, *, threshold=0.1, eps_low=0.05, eps_high=0.1):
     width = math.sqrt(high) if squares.mean() >= threshold else 60.0
     ends = min(math.exp(-width), 1 - eps_low), max(math.exp(width), 1 + eps_high)
 
+    @_by_token
     def loss(x, h, t):
         ratio = math.exp(x - t.old)
         return -min(ratio * t.A, min(max(ratio, ends[0]), ends[1]) * t.A)
 
-    return _tokens(loss, lp, held, b)
+    return loss(lp, held, b)

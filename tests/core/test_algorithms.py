@@ -329,18 +329,6 @@ def test_a_call_without_knobs_is_the_published_method(name, given):
     assert mean(bare) == loss_of(algorithm, settings(algorithm), log_probs, batch)
 
 
-def test_ppo_is_whole_with_its_critics_loss(given):
-    log_probs, batch = given
-    ppo, known = ALGORITHMS["ppo"], along(batch)
-    knobs, now = settings(ppo), known.values + 0.25
-    whole = ppo(log_probs, batch, REWARDS, knobs, along=known, values=now)
-    returns = ppo.credit(REWARDS, knobs, along=known) + known.values
-    squares = jnp.where(batch.mask, (now - returns) ** 2, 0).sum()
-    spread = ppo.credit(REWARDS, knobs, along=known)
-    policy = ppo.token_loss(log_probs, batch._replace(advantages=spread), knobs).sum()
-    np.testing.assert_allclose(whole.total, policy + squares, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("make", "message"), REFUSED)
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):

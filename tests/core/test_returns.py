@@ -161,14 +161,14 @@ def test_vtrace_is_its_definition_under_padding():
     mask = np.arange(5) < np.array([[5], [3]])
     bootstrap = np.array([0.3, -0.7], np.float32)
     knobs = {"discount": 0.9, "decay": 0.8, "ratio_cap": 1.5, "trace_cap": 1.1}
-    targets = vtrace(*map(jnp.asarray, (log_ratio, r, v, bootstrap, mask)), **knobs)
+    targets, ours = vtrace(*map(jnp.asarray, (log_ratio, r, v, bootstrap, mask)), **knobs)
     for i, length in enumerate((5, 3)):
         ratio = np.exp(log_ratio[i, :length])
         rho, c = np.minimum(ratio, 1.5), 0.8 * np.minimum(ratio, 1.1)
         args = (rho, c, r[i, :length], v[i, :length], bootstrap[i], 0.9)
         expected = by_the_sum(*args)
-        np.testing.assert_allclose(targets.values[i, :length], expected, rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(targets[i, :length], expected, rtol=2e-5, atol=1e-6)
         after = np.append(expected[1:], bootstrap[i])
         advantages = rho * (r[i, :length] + 0.9 * after - v[i, :length])
-        np.testing.assert_allclose(targets.advantages[i, :length], advantages, rtol=2e-5, atol=1e-6)
-    assert not np.any(targets.values[1, 3:])
+        np.testing.assert_allclose(ours[i, :length], advantages, rtol=2e-5, atol=1e-6)
+    assert not np.any(targets[1, 3:])

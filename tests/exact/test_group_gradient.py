@@ -89,6 +89,41 @@ def test_any_function_of_the_others_is_an_unbiased_baseline(pi, mu, r):
         np.testing.assert_allclose(expected(pi, mu, r), true_gradient(pi, r), atol=EPS)
 
 
+SKEWED = np.array([0.45, 0.2, 0.35])
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_max_at_k_is_unbiased_for_the_best_of_k(k):
+    r = np.array([0.0, 0.25, 1.0])
+
+    def best(logits):
+        drawn = estimators.every_sample(jax.nn.softmax(logits), k)
+        return drawn.probs @ jnp.asarray(r)[drawn.outcomes].max(-1)
+
+    ours = expected_gradient(partial(advantages.max_at_k, k=float(k)), 4)(SKEWED, SKEWED, r)
+    np.testing.assert_allclose(ours, jax.grad(best)(jnp.log(SKEWED)), rtol=1e-7, atol=EPS)
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_maxrl_is_unbiased_for_the_log_likelihood_cut_after_one_term_less_than_the_group(n):
+    """And uncentred for that of as many terms."""
+
+    def cut(terms):
+        def value(logits):
+            failure = 1 - jax.nn.softmax(logits)[0]
+            return -sum(failure**j / j for j in range(1, terms + 1))
+
+        return jax.grad(value)(jnp.log(SKEWED))
+
+    def uncentred(r):
+        return jnp.where(r.mean() > 0, r / jnp.where(r.mean() > 0, r.mean(), 1), 0)
+
+    success = np.array([1.0, 0.0, 0.0])
+    for fn, terms in ((advantages.mean_normalized, n - 1), (uncentred, n)):
+        ours = expected_gradient(fn, n)(SKEWED, SKEWED, success)
+        np.testing.assert_allclose(ours, cut(terms), rtol=1e-7, atol=EPS)
+
+
 STANDARDIZED = [(2, 0, 0.0), (4, 0, 0.0), (4, 1, 0.0), (3, 0, 0.2)]
 
 

@@ -281,18 +281,3 @@ def test_dpo_regards_order_alone_and_no_pair_costs_nothing(logits, anchor, tau):
     pair = tau * np.asarray(log_policy(logits, y) - log_policy(anchor, y))
     found = [np.log1p(np.exp(pair[n] - pair[3])) for n in range(3)]
     np.testing.assert_allclose(loss([0.0, 0.0, 0.0, 1.0]), np.mean(found), atol=EPS)
-
-
-def test_dpo_leaves_out_completions_that_carry_no_loss():
-    a = np.log(np.full((1, 3, 2), 0.5))
-    mask = jnp.array([[[True, True], [False, True], [False, False]]])
-    credit = jnp.array([[[1.0, 1.0], [0.0, 0.0], [-5.0, -5.0]]])
-    batch = TokenBatch(credit, mask, *(jnp.asarray(a + n) for n in (0.0, 0.0, 0.1)))
-    losses = objectives.dpo(jnp.asarray(a), batch, tau=1.0)
-    cost = np.log1p(np.exp(-(-0.2 + 0.1)))  # of the one pair, of 2 and 1 tokens
-    np.testing.assert_allclose(losses[0], [[cost / 2] * 2, [0, cost], [0, 0]], rtol=1e-6)
-    np.testing.assert_array_equal(objectives.per_sequence(batch), [[1.0, 0.0, 0.0]])
-    alone = objectives.preference_loss(
-        jnp.array([1.0, 0.0, -5.0]), jnp.array([-0.2, -0.1, 9.0]), jnp.array([True, True, False])
-    )
-    np.testing.assert_allclose(alone, [cost / 2, cost / 2, 0], rtol=1e-6)

@@ -14,10 +14,22 @@ def example():
     return runpy.run_path(str(EXAMPLE))
 
 
-@pytest.mark.parametrize("name", ["off_policy_grpo", "dapo", "topr"])
+@pytest.mark.parametrize("name", ["dapo", "topr"])
 def test_the_policy_learns_to_count(example, name):
     with jax.numpy_dtype_promotion("standard"):  # Optax's Adam promotes
         rewards = example["train"](name)
+    assert rewards[0] < 0.2
+    assert rewards[-1] > 0.9
+
+
+def test_the_command_trains_and_prints_its_table(example, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["with_optax.py"])
+    with jax.numpy_dtype_promotion("standard"):
+        example["main"]()
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("off_policy_grpo: ")
+    assert [int(row.split()[1]) for row in rows] == [1, *range(10, 61, 10)]
+    rewards = [float(row.split()[-1]) for row in rows]
     assert rewards[0] < 0.2
     assert rewards[-1] > 0.9
 
@@ -26,12 +38,3 @@ def test_the_reward_is_of_counting_on_from_the_prompt(example):
     prompts = jax.numpy.array([8, 0])
     tokens = jax.numpy.array([[[9, 0, 1, 2], [9, 0, 2, 3]], [[1, 2, 3, 4], [0, 0, 0, 0]]])
     assert example["reward"](prompts, tokens).tolist() == [[1.0, 0.5], [1.0, 0.0]]
-
-
-def test_the_command_prints_its_table(example, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["with_optax.py"])
-    with jax.numpy_dtype_promotion("standard"):
-        example["main"]()
-    head, *rows = capsys.readouterr().out.splitlines()
-    assert head.startswith("off_policy_grpo: ")
-    assert [int(row.split()[1]) for row in rows] == [1, *range(10, 61, 10)]

@@ -66,7 +66,7 @@ def sequence_total(
     values, counted = _checked(values, mask, counted)
     lengths = masked_count(counted, values.dtype)
     per_sequence = masked_sum(values, mask) / jnp.maximum(lengths, 1)
-    return Total(jnp.sum(per_sequence), _number(lengths))
+    return Total(jnp.sum(per_sequence), masked_count(lengths > 0, lengths.dtype, None))
 
 
 def sequence_sum_total(
@@ -78,7 +78,7 @@ def sequence_sum_total(
     """
     values, counted = _checked(values, mask, counted)
     lengths = masked_count(counted, values.dtype)
-    return Total(masked_sum(values, mask, None), _number(lengths))
+    return Total(masked_sum(values, mask, None), masked_count(lengths > 0, lengths.dtype, None))
 
 
 def fixed_length_total(
@@ -139,10 +139,6 @@ def fixed_length_mean(values: jax.Array, mask: jax.Array, *, length: Scalar) -> 
 def group_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean over groups of the mean over the group's tokens. [..., G, T] -> scalar."""
     return mean(group_total(values, mask))
-
-
-def _number(lengths: jax.Array) -> jax.Array:
-    return masked_count(lengths > 0, lengths.dtype, None)
 
 
 def _checked(

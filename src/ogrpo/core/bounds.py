@@ -49,17 +49,13 @@ def reward_scale(mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array
     return jnp.sqrt(mu @ (rewards - mu @ rewards) ** 2 + eps)
 
 
-def standardized_reward(mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
-    """A = (r - J(mu)) / sigma. [Y], [Y] -> [Y]."""
-    return (rewards - mu @ rewards) / reward_scale(mu, rewards, eps=eps)
-
-
 def surrogate_gain(pi: jax.Array, mu: jax.Array, rewards: jax.Array, *, eps: Scalar) -> jax.Array:
-    """L_mu(pi) = E_mu[(pi/mu) A]; (J(pi) - J(mu)) / sigma where pi << mu.
+    """L_mu(pi) = E_mu[(pi/mu) A], A = (r - J(mu)) / sigma; (J(pi) - J(mu)) / sigma where pi << mu.
 
     Source: Mroueh et al. (2025, arXiv:2505.22257). L_mu(mu) = 0 and L <= TV/sigma (b - a).
     """
-    return mu @ (density_ratio(pi, mu) * standardized_reward(mu, rewards, eps=eps))
+    advantages = (rewards - mu @ rewards) / reward_scale(mu, rewards, eps=eps)
+    return mu @ (density_ratio(pi, mu) * advantages)
 
 
 def clipped_gain(
@@ -84,7 +80,7 @@ def clipped_gain(
     Returns:
       Scalar.
     """
-    advantages = standardized_reward(mu, rewards, eps=eps)
+    advantages = (rewards - mu @ rewards) / reward_scale(mu, rewards, eps=eps)
     ratio = density_ratio(pi, mu)
     clipped = clipped_surrogate(
         ratio, advantages, eps_low=clip_eps, eps_high=clip_eps, center=center
@@ -369,15 +365,12 @@ def standardized_gain(
     others = jnp.arange(group, dtype=float)
     log_choose = gammaln(others[-1] + 1) - gammaln(others + 1) - gammaln(group - others)
     log_chance = xlogy(others, success) + xlog1py(group - 1 - others, -success)
-    won = _binary_advantage(1.0, others + 1, group, ddof, eps)
-    lost = _binary_advantage(0.0, others, group, ddof, eps)
-    return jnp.exp(log_choose + log_chance) @ (won - lost)
 
+    def advantage(reward: float, wins: jax.Array) -> jax.Array:
+        mean = wins / group
+        variance = mean * (1 - mean) * group / (group - ddof)
+        mixed = (wins > 0) & (wins < group)
+        return jnp.where(mixed, (reward - mean) / jnp.sqrt(jnp.where(mixed, variance + eps, 1)), 0)
 
-def _binary_advantage(
-    reward: float, wins: jax.Array, group: int, ddof: int, eps: Scalar
-) -> jax.Array:
-    mean = wins / group
-    variance = mean * (1 - mean) * group / (group - ddof)
-    mixed = (wins > 0) & (wins < group)
-    return jnp.where(mixed, (reward - mean) / jnp.sqrt(jnp.where(mixed, variance + eps, 1)), 0)
+    gaps = advantage(1.0, others + 1) - advantage(0.0, others)
+    return jnp.exp(log_choose + log_chance) @ gaps

@@ -77,7 +77,13 @@ def improvement_gap(
     """
     ratio, center, rewards = as_floats(ratio=ratio, center=center, rewards=rewards)
     check_axes("G", ratio=ratio, center=center, rewards=rewards)
-    _check_within(rewards, reward_low, reward_high)
+    if not any(isinstance(x, Tracer) for x in (rewards, reward_low, reward_high)):
+        least, most = float(jnp.min(rewards)), float(jnp.max(rewards))
+        if not (least >= reward_low and most <= reward_high):
+            raise ValueError(
+                f"rewards span [{least}, {most}], which must lie in [{reward_low}, {reward_high}];"
+                " widen the range"
+            )
     gain = clipped_surrogate(
         ratio, rewards - reward_low, eps_low=eps_low, eps_high=eps_high, center=center
     )
@@ -238,15 +244,6 @@ def certificate_size(
     noise = 2 * jnp.asarray(second_moment, float)
     root = (jnp.sqrt(noise + 4 * floor * mean) - jnp.sqrt(noise)) / (2 * floor)
     return -jnp.log(jnp.asarray(delta, float)) / root**2
-
-
-def _check_within(rewards: jax.Array, low: Scalar, high: Scalar) -> None:
-    if any(isinstance(x, Tracer) for x in (rewards, low, high)):
-        return
-    least, most = float(jnp.min(rewards)), float(jnp.max(rewards))
-    if not (least >= low and most <= high):
-        span = f"[{least}, {most}]"
-        raise ValueError(f"rewards span {span}, which must lie in [{low}, {high}]; widen the range")
 
 
 def _check_open(top: float, **scalars: Scalar) -> None:

@@ -15,13 +15,15 @@ Scalar = jax.Array | float
 
 def as_floats(**arrays: jax.Array) -> list[jax.Array]:
     """Returns the arrays in order, halves widened to float32; refuses anything but floats."""
-    return [_widen(name, jnp.asarray(array)) for name, array in arrays.items()]
-
-
-def _widen(name: str, array: jax.Array) -> jax.Array:
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"{name} must be floating point, got {_describe(array)}; cast it first")
-    return array.astype(jnp.float32) if jnp.finfo(array.dtype).bits < 32 else array
+    floats = []
+    for name, array in ((name, jnp.asarray(array)) for name, array in arrays.items()):
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"{name} must be floating point, got {_describe(array)}; cast it first"
+            )
+        narrow = jnp.finfo(array.dtype).bits < 32
+        floats.append(array.astype(jnp.float32) if narrow else array)
+    return floats
 
 
 def check_axes(axes: str, **arrays: jax.Array) -> None:

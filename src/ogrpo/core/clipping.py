@@ -78,7 +78,19 @@ def optimal_clip(
     probs = jnp.full_like(ratios, 1 / ratios.size) if weights is None else weights
     order = jnp.argsort(ratios)
     ratios, values, probs = ratios[order], values[order], probs[order]
-    candidates = _vertices(ratios, values.reshape(ratios.size, -1), n, probs)
+    table = values.reshape(ratios.size, -1)
+
+    def tail(x: jax.Array) -> jax.Array:
+        return jnp.cumsum((probs[:, None] * x)[::-1], axis=0)[::-1]
+
+    # One candidate per interval [rho_(k-1), rho_(k)]: the vertex, clamped.
+    s, t = tail(table), tail(ratios[:, None] * table)
+    q = tail(jnp.sum(table**2, -1, keepdims=True))[:, 0]
+    top = jnp.sum((t[:1] + (n - 1) * t) * s, -1)
+    bottom = (n - 1) * jnp.sum(s**2, -1) + q
+    low = jnp.concatenate([jnp.zeros_like(ratios[:1]), ratios[:-1]])
+    vertex = jnp.where(bottom > 0, top / jnp.where(bottom > 0, bottom, 1), jnp.inf)
+    candidates = jnp.clip(vertex, low, ratios)
     errors = jax.vmap(lambda tau: truncation_error(tau, ratios, values, n, probs))(candidates)
     best = jnp.argmin(jnp.where(jnp.isnan(errors.mse), -jnp.inf, errors.mse))
     return jax.tree.map(lambda x: x[best], errors)
@@ -110,18 +122,3 @@ def high_probability_clip(n: Scalar, moment: Scalar, delta: Scalar) -> jax.Array
     """
     check_nonnegative(n=n, moment=moment, delta=delta)
     return jnp.sqrt(3 * jnp.asarray(n, float) * moment / (4 * jnp.log(2 / delta)))
-
-
-def _vertices(ratios: jax.Array, table: jax.Array, n: Scalar, probs: jax.Array) -> jax.Array:
-    """One candidate per interval [rho_(k-1), rho_(k)]: the vertex, clamped. All sorted, [m]."""
-
-    def tail(x: jax.Array) -> jax.Array:
-        return jnp.cumsum((probs[:, None] * x)[::-1], axis=0)[::-1]
-
-    s, t = tail(table), tail(ratios[:, None] * table)
-    q = tail(jnp.sum(table**2, -1, keepdims=True))[:, 0]
-    top = jnp.sum((t[:1] + (n - 1) * t) * s, -1)
-    bottom = (n - 1) * jnp.sum(s**2, -1) + q
-    low = jnp.concatenate([jnp.zeros_like(ratios[:1]), ratios[:-1]])
-    vertex = jnp.where(bottom > 0, top / jnp.where(bottom > 0, bottom, 1), jnp.inf)
-    return jnp.clip(vertex, low, ratios)

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +17,9 @@ from ogrpo.core.ratios import log_ratio, moment_ratio
 LossFn = Callable[[jax.Array, TokenBatch], jax.Array]
 
 
-class ClipTotals(NamedTuple):
-    """Tokens without a gradient, of negative (low) and of positive advantage (high)."""
-
-    low: Total
-    high: Total
-
-
-def silenced_totals(log_probs: jax.Array, batch: TokenBatch, *, loss_fn: LossFn) -> ClipTotals:
+def silenced_totals(
+    log_probs: jax.Array, batch: TokenBatch, *, loss_fn: LossFn
+) -> tuple[Total, Total]:
     """Tokens of advantage not 0 on which the loss has no gradient: what a method's clip removed.
 
     For a clip of token ratios: rho < r' - eps_low with A < 0, and rho > r' + eps_high with A > 0.
@@ -36,12 +30,13 @@ def silenced_totals(log_probs: jax.Array, batch: TokenBatch, *, loss_fn: LossFn)
       loss_fn: `(log_probs, batch) -> [..., T]`, without a KL term.
 
     Returns:
-      ClipTotals of token totals, by the sign of the advantage.
+      Token totals, those of negative advantage and those of positive.
     """
     losses, back = jax.vjp(lambda x: loss_fn(x, batch), log_probs)
     silent = back(jnp.ones_like(losses))[0] == 0
     sides = (silent & (batch.advantages < 0), silent & (batch.advantages > 0))
-    return ClipTotals(*(token_total(side.astype(losses.dtype), batch.mask) for side in sides))
+    low, high = (token_total(side.astype(losses.dtype), batch.mask) for side in sides)
+    return low, high
 
 
 def ratio_quantiles(ratio: jax.Array, mask: jax.Array, quantiles: jax.Array) -> jax.Array:

@@ -127,7 +127,7 @@ def binary_kl(log_probs: jax.Array, behavior_log_probs: jax.Array) -> jax.Array:
     processing. [..., T] -> [..., T]; inf where pi leaves mass to neither side that mu uses.
     """
     new, old = as_floats(log_probs=log_probs, behavior_log_probs=behavior_log_probs)
-    rest_new, rest_old = _log_complement(new), _log_complement(old)
+    rest_new, rest_old = (jnp.log(-jnp.expm1(jnp.minimum(x, 0))) for x in (new, old))
     return _plogp(old, new) + _plogp(rest_old, rest_new)
 
 
@@ -142,7 +142,3 @@ def _plogp(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
     empty = jnp.isneginf(log_p)
     difference = jnp.where(empty, 0, log_p) - jnp.where(empty, 0, log_q)
     return jnp.exp(log_p) * difference
-
-
-def _log_complement(log_p: jax.Array) -> jax.Array:
-    return jnp.log(-jnp.expm1(jnp.minimum(log_p, 0)))

@@ -125,39 +125,6 @@ def tapered_gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
     return jnp.where(advantages > 0, open_gate(ratio, advantages), jnp.minimum(ratio, 1))
 
 
-def concentrated_gate(
-    ratio: jax.Array,
-    advantages: jax.Array,
-    *,
-    power_pos: Scalar,
-    rate_pos: Scalar,
-    power_neg: Scalar,
-    rate_neg: Scalar,
-) -> jax.Array:
-    """g = r^k exp(lambda (1 - r)), k and lambda by the sign of a: 1 at r = 1, 0 far on either side.
-
-    Source: VESPO (2026, arXiv:2602.10693), section 3.4, whose ratio is the sequence's.
-
-    Args:
-      ratio: [..., T].
-      advantages: [..., T].
-      power_pos: k where a >= 0.
-      rate_pos: lambda where a >= 0.
-      power_neg: k elsewhere.
-      rate_neg: lambda elsewhere.
-
-    Returns:
-      [..., T].
-    """
-    check_axes("T", ratio=ratio, advantages=advantages)
-    check_nonnegative(
-        power_pos=power_pos, rate_pos=rate_pos, power_neg=power_neg, rate_neg=rate_neg
-    )
-    rising = advantages >= 0
-    power, rate = jnp.where(rising, power_pos, power_neg), jnp.where(rising, rate_pos, rate_neg)
-    return jnp.exp(power * jnp.log(ratio) + rate * (1 - ratio))
-
-
 def divergence_gate(
     ratio: jax.Array, advantages: jax.Array, *, divergence: jax.Array, low: Scalar, high: Scalar
 ) -> jax.Array:

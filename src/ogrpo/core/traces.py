@@ -1,7 +1,5 @@
 """Traces: products of cut-off ratios along a sequence, and the targets made of them."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -113,13 +111,6 @@ def generalized_advantages(
     return jnp.moveaxis(out, 0, -1)
 
 
-class Targets(NamedTuple):
-    """Values v_t and advantages of V-trace, [..., T] each and detached: `vtrace`."""
-
-    values: jax.Array
-    advantages: jax.Array
-
-
 def vtrace(
     log_ratio: jax.Array,
     rewards: jax.Array,
@@ -131,7 +122,7 @@ def vtrace(
     decay: Scalar,
     ratio_cap: Scalar,
     trace_cap: Scalar,
-) -> Targets:
+) -> tuple[jax.Array, jax.Array]:
     """v_t = V_t + rho_t (r_t + discount V_{t+1} - V_t) + discount c_t (v_{t+1} - V_{t+1}).
 
     Source: V-trace (Espeholt et al. 2018, arXiv:1802.01561), eq. 1 and remark 1; rho_t =
@@ -150,7 +141,8 @@ def vtrace(
       trace_cap: c-bar, >= 0.
 
     Returns:
-      Targets: values v_t, advantages rho_t (r_t + discount v_{t+1} - V_t); 0 where masked.
+      [..., T] each, detached: targets v_t of the values, and advantages rho_t (r_t + discount
+      v_{t+1} - V_t); 0 where masked.
     """
     check_masked("T", mask, log_ratio=log_ratio, rewards=rewards, values=values)
     traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
@@ -167,4 +159,5 @@ def vtrace(
 
     steps = [jnp.moveaxis(x, -1, 0) for x in (traces, ratio, rewards, values, mask)]
     _, out = jax.lax.scan(back, (bootstrap, bootstrap), tuple(steps), reverse=True)
-    return Targets(*(jax.lax.stop_gradient(jnp.moveaxis(x, 0, -1)) for x in out))
+    targets, advantages = (jax.lax.stop_gradient(jnp.moveaxis(x, 0, -1)) for x in out)
+    return targets, advantages

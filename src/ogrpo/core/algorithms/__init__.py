@@ -38,6 +38,5 @@ from ogrpo.core.algorithms.parts import (
     REDUCTION_KNOBS,
     REDUCTIONS,
     WEIGHTS,
-    gate_survival,
     with_parts,
 )

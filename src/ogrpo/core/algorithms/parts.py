@@ -43,7 +43,6 @@ from ogrpo.core.corrections import corrected
 from ogrpo.core.divergences import KlFn
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import log_ratio
-from ogrpo.core.survival import SURVIVALS, Spread
 
 Part = TypeVar("Part")
 LONGEST = "the longest completion that the run allows"
@@ -174,31 +173,6 @@ GATES: dict[str, Factor] = {
     "top_entropy": Factor(gates.top_entropy_mask, _TOP, LooksAt.BATCH, of=ENTROPY),
 }
 """Name -> mask of ratios or entropies; they multiply."""
-
-
-def gate_survival(
-    lengths: jax.Array, spread: Spread, knobs: Mapping[str, Scalar], names: Sequence[str]
-) -> dict[str, float]:
-    """Predicts the mean share that each gate keeps of completions of some lengths.
-
-    Args:
-      lengths: [n] tokens of each.
-      spread: of the log-ratios that the gates look at (`ogrpo.core.survival`).
-      knobs: of the gates; as published where one is lacking.
-      names: gates of ratios, keys of `ogrpo.core.survival.SURVIVALS`.
-
-    Returns:
-      Gate with its numbers, as people read it -> share.
-    """
-    shares = {}
-    for name in names:
-        gate = GATES[name]
-        used = {n: knobs.get(n, knob.default) for n, knob in gate.knobs.items()}
-        bounds = {n: float(value) for n, value in used.items() if value is not None}
-        label = ", ".join(f"{n} {value:g}" for n, value in bounds.items())
-        share = SURVIVALS[name](jnp.asarray(lengths, float), spread, **gate.bounds(bounds))
-        shares[f"gate {name} ({label})"] = float(jnp.mean(share))
-    return shares
 
 
 BONUS_KNOBS = {ENTROPY: published("arXiv:1707.06347, table 5: c2", entropy_coef=0.01)}

@@ -23,7 +23,6 @@ from ogrpo.core.objectives.clipped import *  # noqa: F403
 from ogrpo.core.objectives.divergent import *  # noqa: F403
 from ogrpo.core.objectives.regression import *  # noqa: F403
 from ogrpo.core.objectives.regression import group_regression as group_regression
-from ogrpo.core.objectives.regression import preference_loss as preference_loss
 from ogrpo.core.objectives.score import *  # noqa: F403
 
 OBJECTIVES: dict[str, Callable[..., jax.Array]] = {

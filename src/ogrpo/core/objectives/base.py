@@ -29,7 +29,6 @@ __all__ = [
     "drift",
     "evenly",
     "exact_center",
-    "from_proximal",
     "gated",
     "masked_batch",
     "per_sequence",
@@ -134,12 +133,6 @@ def exact_center(batch: TokenBatch) -> jax.Array:
 def unit_center(batch: TokenBatch) -> jax.Array:
     """r' = 1: the approximation pi_k ~ mu, under which improvement can fail. [..., T]."""
     return jnp.ones_like(as_floats(advantages=batch.advantages)[0])
-
-
-def from_proximal(batch: TokenBatch, log_ratio_fn: LogRatioFn = log_ratio) -> LogRatioFn:
-    """A `log_ratio_fn` whose denominator is pi_k, whatever the batch's behaviour policy was."""
-    proximal = needed(batch.proximal_log_probs, "proximal_log_probs")
-    return lambda new, _, mask: log_ratio_fn(new, proximal, mask)
 
 
 def token_weights(batch: TokenBatch) -> jax.Array | float:

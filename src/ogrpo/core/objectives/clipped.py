@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from ogrpo.core import surrogates
-from ogrpo.core.checks import Scalar, check_nonnegative
+from ogrpo.core.checks import Scalar, check_nonnegative, needed
 from ogrpo.core.masked import masked_mean
 from ogrpo.core.objectives.base import (
     TokenBatch,
     exact_center,
-    from_proximal,
     masked_batch,
     token_loss,
 )
@@ -106,11 +105,12 @@ def decoupled(
       [..., T], 0 where masked.
     """
     clip = partial(surrogates.clipped_surrogate, eps_low=eps_low, eps_high=eps_high)
+    proximal = needed(batch.proximal_log_probs, "proximal_log_probs")
     return token_loss(
         log_probs,
         batch,
         surrogate_fn=clip,
-        log_ratio_fn=from_proximal(batch),
+        log_ratio_fn=lambda new, _, mask: log_ratio(new, proximal, mask),
         weight_fn=partial(truncated_weight, cap=cap),
     )
 

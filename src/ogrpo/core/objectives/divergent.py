@@ -74,7 +74,7 @@ def dppo_tv(
       [..., T], 0 where masked.
     """
     fence = _fence(binary_tv, log_probs, batch, low, high)
-    return _fenced(log_probs, batch, fence, cap=cap)
+    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
 
 
 def dppo_kl(
@@ -100,7 +100,7 @@ def dppo_kl(
       [..., T], 0 where masked.
     """
     fence = _fence(binary_kl, log_probs, batch, low, high)
-    return _fenced(log_probs, batch, fence, cap=cap)
+    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
 
 
 def prime_rl(
@@ -267,24 +267,21 @@ def m2po_released(
     check_nonnegative(threshold=threshold, eps_low=eps_low, eps_high=eps_high)
     log_probs, batch = masked_batch(log_probs, batch)
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
-    width = jnp.sqrt(_capped_square(jax.lax.stop_gradient(delta), batch.mask, threshold))
+    # The cap c of squares with mean min(D^2, c) = threshold; infinite if their mean is below it.
+    squares = jnp.sort(jnp.where(batch.mask, jax.lax.stop_gradient(delta) ** 2, jnp.inf).ravel())
+    n = masked_count(batch.mask, delta.dtype, None)
+    before = jnp.arange(squares.size, dtype=delta.dtype)
+    kept = jnp.where(before < n, squares, 0)
+    earlier = jnp.cumsum(kept) - kept
+    left = jnp.maximum(n - before, 1)
+    reached = (earlier + left * kept >= n * threshold) & (before < n)
+    first = jnp.argmax(reached)
+    cap = (n * threshold - earlier[first]) / left[first]
+    width = jnp.sqrt(jnp.where(jnp.any(reached), cap, jnp.inf))
     low = jnp.minimum(jnp.exp(-width), 1 - eps_low)
     high = jnp.maximum(jnp.exp(jnp.minimum(width, MAX_LOG_RATIO)), 1 + eps_high)
     clip = partial(surrogates.interval_surrogate, low=low, high=high)
     return token_loss(log_probs, batch, surrogate_fn=clip)
-
-
-def _capped_square(delta: jax.Array, mask: jax.Array, budget: Scalar) -> jax.Array:
-    """The c with mean min(D^2, c) = budget over the tokens; infinite if their mean is below it."""
-    squares = jnp.sort(jnp.where(mask, delta**2, jnp.inf).ravel())
-    n, before = masked_count(mask, delta.dtype, None), jnp.arange(squares.size, dtype=delta.dtype)
-    kept = jnp.where(before < n, squares, 0)
-    earlier = jnp.cumsum(kept) - kept
-    left = jnp.maximum(n - before, 1)
-    reached = (earlier + left * kept >= n * budget) & (before < n)
-    first = jnp.argmax(reached)
-    cap = (n * budget - earlier[first]) / left[first]
-    return jnp.where(jnp.any(reached), cap, jnp.inf)
 
 
 def _pull(log_probs: jax.Array, batch: TokenBatch, coef: Scalar) -> jax.Array:
@@ -300,7 +297,3 @@ def _fence(
     log_probs, batch = masked_batch(log_probs, batch)
     divergence = divergence_fn(log_probs, batch.behavior_log_probs)
     return partial(gates.divergence_gate, divergence=divergence, low=low, high=high)
-
-
-def _fenced(log_probs: jax.Array, batch: TokenBatch, fence: GateFn, *, cap: Scalar) -> jax.Array:
-    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))

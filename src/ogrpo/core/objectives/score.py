@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 
 from ogrpo.core import gates, surrogates
 from ogrpo.core.checks import Scalar, check_nonnegative
@@ -100,7 +101,8 @@ def vespo(
 ) -> jax.Array:
     """VESPO: -sg(W^k exp(lambda (1 - W))) A log pi, W by sequence, k and lambda by the sign of A.
 
-    Source: VESPO (2026, arXiv:2602.10693), section 3.4; reduces with `token_mean`.
+    The weight is 1 at W = 1, and 0 far on either side. Source: VESPO (2026, arXiv:2602.10693),
+    section 3.4; reduces with `token_mean`.
 
     Args:
       log_probs: [..., T] log pi.
@@ -113,13 +115,15 @@ def vespo(
     Returns:
       [..., T], 0 where masked.
     """
-    gate = partial(
-        gates.concentrated_gate,
-        power_pos=power_pos,
-        rate_pos=rate_pos,
-        power_neg=power_neg,
-        rate_neg=rate_neg,
+    check_nonnegative(
+        power_pos=power_pos, rate_pos=rate_pos, power_neg=power_neg, rate_neg=rate_neg
     )
+
+    def gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
+        rising = advantages >= 0
+        power, rate = jnp.where(rising, power_pos, power_neg), jnp.where(rising, rate_pos, rate_neg)
+        return jnp.exp(power * jnp.log(ratio) + rate * (1 - ratio))
+
     return scored(log_probs, batch, gate, log_ratio_fn=sequence_log_ratio)
 
 
