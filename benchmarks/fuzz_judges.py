@@ -3,13 +3,11 @@
     python -m benchmarks.fuzz_judges                      # 80,000 judgements
     python -m benchmarks.fuzz_judges --judgements 6000    # a look: 2.5 minutes on 2 busy cores
 
-A gold answer is a number, a list of numbers, words, a choice or function calls. An answer is
-another writing of it, of something else whose value is known, two answers at once, or noise. What
-is right is decided here by fractions, sets and values, without math-verify. The same seed asks the
-same questions.
+A gold answer is a number, a list of numbers, words or a choice. An answer is another writing of it,
+of something else whose value is known, two answers at once, or noise. What is right is decided here
+by fractions and sets, without math-verify. The same seed asks the same questions.
 """
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,7 +19,6 @@ import tyro
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.judge import ExactMatch, Judge
 from ogrpo.rewards.math import MathReward
-from ogrpo.rewards.tool_calls import ToolCalls
 
 BATCH = 256
 TENTH = Fraction(1, 10)
@@ -135,29 +132,6 @@ def worded(rng: random.Random) -> Question:
     return Question(rng.choice(("exact", "choice", "boxed")), text, gold, said == gold)
 
 
-def called(rng: random.Random) -> Question:
-    """Function calls, as Python writes them or JSON."""
-    gold = [_call(rng) for _ in range(rng.randint(1, 3))]
-    said = rng.sample(gold, len(gold))
-    if wrong := rng.random() < 0.5:
-        name, arguments = said[0]
-        key = rng.choice(sorted(arguments))
-        said = [(name, {**arguments, key: "no such value"}), *said[1:]]
-    python = ", ".join(f"{n}({', '.join(f'{k}={v!r}' for k, v in a.items())})" for n, a in said)
-    objects = [{"name": n, "arguments": dict(reversed(a.items()))} for n, a in said]
-    tags = "\n".join(f"<tool_call>{json.dumps(one)}</tool_call>" for one in objects)
-    text = rng.choice((f"[{python}]", json.dumps(objects), f"Let me see.\n{tags}"))
-    thought = rng.choice(("", "", "<think>[f(x=1)]</think>"))
-    gold_text = json.dumps([{"name": n, "arguments": a} for n, a in gold])
-    return Question("tools", thought + text, gold_text, not wrong)
-
-
-def _call(rng: random.Random) -> tuple[str, dict[str, object]]:
-    values = (1, -2.5, True, None, "Rome", 'a "quoted" one', [1, 2], {"deep": [None, "x"]})
-    names = rng.sample(("city", "days", "unit", "where"), rng.randint(1, 3))
-    return rng.choice(("find", "book", "get_weather")), {n: rng.choice(values) for n in names}
-
-
 def noise(rng: random.Random, most: int = 30) -> str:
     """Fragments in any order, out of which no number of nine digits comes."""
     return " ".join(rng.choice(PIECES) for _ in range(rng.randint(0, most)))
@@ -171,7 +145,7 @@ def noisy(rng: random.Random) -> Question:
     return Question(judge, text, str(rng.randint(10**8, 10**9)), False)
 
 
-KINDS: tuple[Callable[[random.Random], Question], ...] = (marked, boxed, worded, called, noisy)
+KINDS: tuple[Callable[[random.Random], Question], ...] = (marked, boxed, worded, noisy)
 
 
 def questions(count: int, seed: int) -> Iterator[Question]:
@@ -197,7 +171,7 @@ class Fuzzed(NamedTuple):
 def fuzz(count: int, seed: int, *, processes: int = 2) -> Fuzzed:
     """Put questions to their judges, in batches as a trainer does."""
     math = MathReward(processes=processes)
-    judges: dict[str, Judge] = {"exact": ExactMatch(), "tools": ToolCalls()}
+    judges: dict[str, Judge] = {"exact": ExactMatch()}
     judges["choice"] = ExactMatch(EXTRACTORS["choice"])
     for name in ("marker", "boxed", "free"):
         judges[name] = one = math.counting_apart()

@@ -43,7 +43,6 @@ ALLOWED = {
     "ogrpo.rewards": {"rewards", "math_verify"},
     "ogrpo.rewards.math": {"rewards", "math_verify"},
     "ogrpo.rewards.judge": {"rewards"},
-    "ogrpo.rewards.tool_calls": {"rewards"},
     "ogrpo.rewards.reward": {"rewards"},
     "ogrpo.rewards.pool": {"rewards"},
     "ogrpo.data": {"data", "rollout", "tokenizers"},

@@ -13,7 +13,6 @@ import pytest
         "ogrpo.tasks.example",
         "ogrpo.tasks.problems",
         "ogrpo.rewards.bounded",
-        "ogrpo.rewards.tool_calls",
         "ogrpo.rewards.extract",
         "ogrpo.rewards.judge",
         "ogrpo.rewards.reward",

@@ -235,46 +235,6 @@ def test_guru_math(tmp_path):
     assert score(task, [example], ["\\boxed{" + example.columns["answer"] + "}"]) == [1.0]
 
 
-SYSTEM = (
-    "You are an expert in composing functions. Here is a list of functions in JSON format that you "
-    'can invoke:\n[{"name": "Market Trends API", "parameters": {"type": "dict"}}]'
-)
-CALL = '[Market Trends API(trend_type="MARKET_INDEXES", country="us")]'
-REST = (
-    ("tool", '[{"name": "Market Trends API", "results": {"trends": ["up"]}}]'),
-    ("assistant", "Markets are up."),
-    ("user", "And in 7 days ?"),
-    ("assistant", "[Market Trends API(days=7)]"),
-)
-
-
-def toolace(n, *more, call=CALL):
-    said = [("user", f"What moves market {n} ?"), ("assistant", call), *more]
-    turns = [{"from": who, "value": text} for who, text in said]
-    return {"system": SYSTEM, "conversations": turns}
-
-
-def test_toolace(tmp_path):
-    odd = toolace(20, call="[Market Trends API(country=)]")
-    write(tmp_path / "data.json", [*(toolace(n, *REST) for n in range(20)), odd])
-    task = read_task("toolace", tmp_path)
-    assert task.is_chat
-    assert (len(task), len(task.heldout)) == (36, 4)
-    assert task.left_out == (
-        ("turns of the assistant in words, left out", 20),
-        ("turns of the assistant whose calls cannot be read, left out", 1),
-    )
-    by_opening = [{e.prompt[1]["content"] for e in part} for part in (task.train, task.heldout)]
-    assert not by_opening[0] & by_opening[1]
-    short, long = sorted(task.heldout[:2], key=lambda e: len(e.prompt))
-    assert [m["role"] for m in short.prompt] == ["system", "user"]
-    assert [m["role"] for m in long.prompt][2:] == ["assistant", "tool", "assistant", "user"]
-    assert (short.columns, long.columns) == ({"answer": CALL}, {"answer": REST[-1][1]})
-    again = "[Market Trends API(country='us', trend_type='MARKET_INDEXES')]"
-    texts = [again, CALL.replace("us", "uk"), "I would ask the Market Trends API."]
-    assert score(task, [short] * 3, texts) == [1.0, 0.0, 0.0]
-
-
 GURU, AIME = "math__combined_54.4k.parquet", "aime_2024.jsonl"
 
 
@@ -284,7 +244,6 @@ GURU, AIME = "math__combined_54.4k.parquet", "aime_2024.jsonl"
         *(("aime-24", AIME, aime(answer), "1: column 'answer' is .*0 to 999") for answer in ("1000", "-3", "1.5", "x")),
         ("guru-math", GURU, guru(1) | {"reward_model": {"style": "rule"}}, "row 1.*'reward_model': no column 'ground_truth'"),
         ("guru-math", GURU, guru(1) | {"prompt": []}, r"row 1: column 'prompt' is \[\]; give one user's message"),
-        ("toolace", "data.json", toolace(1) | {"conversations": [{"from": "gpt", "value": "?"}]}, "entry 1, turn 1: 'from' is 'gpt'; one of"),
     ],
 )  # fmt: skip
 def test_a_bad_row_is_named(tmp_path, name, file, row, message):

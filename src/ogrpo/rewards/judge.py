@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 from ogrpo.rewards.extract import LONGEST_ANSWER, Extractor, boxed_answer
@@ -156,7 +156,7 @@ class ExactMatch(Judge):
 
     def check_golds(self, golds: Sequence[Any], sources: Sequence[str]) -> None:
         """Refuse gold answers that are no texts, or empty ones."""
-        check_each(golds, sources, _text_fault)
+        refuse({n: fault for n, gold in enumerate(golds) if (fault := _text_fault(gold))}, sources)
 
 
 def _text_fault(gold: Any) -> str:
@@ -183,11 +183,6 @@ def completion_text(completion: Completion) -> str:
             'a text as its "content".'
         )
     return text
-
-
-def check_each(golds: Sequence[Any], sources: Sequence[str], fault: Callable[[Any], str]) -> None:
-    """Refuse the gold answers that have a fault (a text, empty if there is none)."""
-    refuse({n: text for n, text in enumerate(map(fault, golds)) if text}, sources)
 
 
 def refuse(bad: dict[int, str], sources: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The held-out split: cut off by the prompts' own digests, never sharing a prompt with training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ogrpo.tasks.example import Example, prompt_digest
@@ -9,8 +9,6 @@ DEFAULT_SHARE = 0.1
 """One prompt in ten is held out where nothing else is said."""
 DEFAULT_MOST = 512
 """That share holds out at most so many."""
-
-Digest = Callable[[Example], bytes]
 
 
 class SplitExamples(NamedTuple):
@@ -21,14 +19,7 @@ class SplitExamples(NamedTuple):
     repeats: int
 
 
-def by_prompt(example: Example) -> bytes:
-    """Return the digest of an example's prompt."""
-    return prompt_digest(example.prompt)
-
-
-def cut(
-    examples: Sequence[Example], amount: float | int | None, digest: Digest = by_prompt
-) -> SplitExamples:
+def cut(examples: Sequence[Example], amount: float | int | None) -> SplitExamples:
     """Hold out the prompts with the smallest digests: a share, a number, or (None) the default.
 
     It needs no seed, does not depend on the order of the lines, and a line added moves few across.
@@ -38,12 +29,11 @@ def cut(
     Args:
         examples: all of them.
         amount: a share in (0, 1), or a number of distinct prompts; None: a tenth, at most 512.
-        digest: examples that share it stay together.
 
     Raises:
         ValueError: nothing would be left to train on, or `amount` is no share and no number.
     """
-    digests = [digest(example) for example in examples]
+    digests = [prompt_digest(example.prompt) for example in examples]
     distinct = sorted(set(digests))
     if amount is None:
         number = min(max(1, round(DEFAULT_SHARE * len(distinct))), DEFAULT_MOST)
@@ -62,8 +52,8 @@ def cut(
     train = [e for e, d in zip(examples, digests, strict=True) if d not in smallest]
     held = [(d, e) for e, d in zip(examples, digests, strict=True) if d in smallest]
     unique: dict[bytes, Example] = {}
-    for _, example in sorted(held, key=lambda pair: pair[0]):
-        unique.setdefault(by_prompt(example), example)
+    for digest, example in sorted(held, key=lambda pair: pair[0]):
+        unique.setdefault(digest, example)
     return SplitExamples(train, list(unique.values()), len(held) - len(unique))
 
 
@@ -73,8 +63,8 @@ def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples
     Raises:
         ValueError: nothing is left to train on.
     """
-    prompts = {by_prompt(example) for example in heldout}
-    rest = [example for example in train if by_prompt(example) not in prompts]
+    prompts = {prompt_digest(example.prompt) for example in heldout}
+    rest = [example for example in train if prompt_digest(example.prompt) not in prompts]
     if train and not rest:
         raise ValueError(
             f"no example is left to train on: all {len(train)} ask a held-out prompt "

@@ -10,7 +10,6 @@ from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, GURU_MATH, MATH, M
 from ogrpo.tasks.gsm8k import GSM8K
 from ogrpo.tasks.official import SOLUTION, TaskReader, solved_example
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
-from ogrpo.tasks.toolace import TOOLACE
 from ogrpo.tasks.word_problems import NO_FILES, WORD_PROBLEMS
 
 
@@ -52,7 +51,6 @@ TASKS: dict[str, TaskReader] = {
     reader.name: reader
     for reader in (
         *(ARITHMETIC, WORD_PROBLEMS, GSM8K, MATH, MATH_500, AIME_24, DEEPSCALER, GURU_MATH),
-        TOOLACE,
     )
 }
 

@@ -14,7 +14,7 @@ from ogrpo.tasks.example import (
     prompt_texts,
     to_examples,
 )
-from ogrpo.tasks.heldout import Digest, SplitExamples, apart, by_prompt, cut
+from ogrpo.tasks.heldout import SplitExamples, apart, cut
 from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows, saved_splits
 
 Rewards = Sequence[Reward | RewardFn]
@@ -212,11 +212,10 @@ class Task:
         rewards: Rewards,
         weights: Sequence[float] | None = None,
         limit: int | None = None,
-        digest: Digest = by_prompt,
         left_out: tuple[tuple[str, int], ...] = (),
         **fields: Any,
     ) -> "Task":
-        """Make a task of examples; `digest` says which of them are held out together, if any.
+        """Make a task of examples.
 
         Raises:
             ValueError: `limit` is less than 1, or nothing is left to train on.
@@ -224,7 +223,7 @@ class Task:
         if limit is not None and limit < 1:
             raise ValueError(f"limit is {limit}; give at least 1 training example.")
         if heldout is None or isinstance(heldout, float | int):
-            parts = cut(train, heldout, digest)
+            parts = cut(train, heldout)
         else:
             parts = apart(train, heldout)
         used = parts.train if limit is None else parts.train[:limit]
