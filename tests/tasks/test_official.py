@@ -209,47 +209,11 @@ def test_deepscaler_and_another_task_to_evaluate_on(tmp_path):
     assert task.evaluated_on(exam).heldout == exam.heldout
 
 
-def guru(n):
-    question = f"What is {n} ? Please output the final answer within \\boxed{{}}."
-    return {
-        "data_source": "math__deepscaler_preview",
-        "prompt": [{"role": "user", "content": question}],
-        "ability": "math",
-        "apply_chat_template": True,
-        "reward_model": {"style": "rule", "ground_truth": str(n)},
-        "extra_info": {"split": "train", "index": n, "original_question": f"What is {n} ?"},
-        "qwen2.5_7b_pass_rate": 0.5,
-        "qwen3_30b_pass_rate": 0.75,
-    }
-
-
-def test_guru_math(tmp_path):
-    rows = [*(guru(n) for n in range(20)), guru(20) | {"data_source": "codegen__leetcode2k"}]
-    write(tmp_path / "train/math__combined_54.4k.parquet", rows)
-    task = read_task("guru-math", tmp_path)
-    assert (len(task), len(task.heldout)) == (18, 2)
-    assert task.left_out == (("rows of other domains than mathematics, left out", 1),)
-    example = task.heldout[0]
-    assert example.prompt.endswith("Please output the final answer within \\boxed{}.")
-    assert example.columns["qwen2.5_7b_pass_rate"] == 0.5
-    assert score(task, [example], ["\\boxed{" + example.columns["answer"] + "}"]) == [1.0]
-
-
-GURU, AIME = "math__combined_54.4k.parquet", "aime_2024.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "row", "message"),
-    [
-        *(("aime-24", AIME, aime(answer), "1: column 'answer' is .*0 to 999") for answer in ("1000", "-3", "1.5", "x")),
-        ("guru-math", GURU, guru(1) | {"reward_model": {"style": "rule"}}, "row 1.*'reward_model': no column 'ground_truth'"),
-        ("guru-math", GURU, guru(1) | {"prompt": []}, r"row 1: column 'prompt' is \[\]; give one user's message"),
-    ],
-)  # fmt: skip
-def test_a_bad_row_is_named(tmp_path, name, file, row, message):
-    write(tmp_path / file, [row])
-    with pytest.raises(ValueError, match=f"{file}:{message}"):
-        read_task(name, tmp_path)
+@pytest.mark.parametrize("answer", ["1000", "-3", "1.5", "x"])
+def test_a_bad_row_is_named(tmp_path, answer):
+    write(tmp_path / "aime_2024.jsonl", [aime(answer)])
+    with pytest.raises(ValueError, match=r"aime_2024\.jsonl:1: column 'answer' is .*0 to 999"):
+        read_task("aime-24", tmp_path)
 
 
 def test_the_generated_problems_are_those_of_their_module():

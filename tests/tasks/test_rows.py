@@ -4,9 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ogrpo.rewards.judge import ExactMatch
-from ogrpo.tasks import Task
-from ogrpo.tasks.rows import is_rows, mapping_rows, read_rows
+from ogrpo.tasks.rows import mapping_rows, read_rows
 
 GOOD = {"prompt": "How many ?", "answer": "2"}
 
@@ -60,10 +58,10 @@ def test_empty_and_missing_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"own\.txt: give a file that ends in one of \['\.csv'"):
         read_rows(tmp_path / "own.txt")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(
-        ValueError, match=r"older\.json is a folder without state\.json: give a fil"
-    ):
+    with pytest.raises(ValueError, match=r"folder\.json is a folder; give a file"):
         read_rows(tmp_path / "folder.json")
+    with pytest.raises(ValueError, match=r"dataset\.to_parquet\('own\.parquet'\)"):
+        read_rows(tmp_path)
     file = tmp_path / "own.parquet"
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), file)
     with pytest.raises(ValueError, match=r"own\.parquet has no rows"):
@@ -76,57 +74,6 @@ def test_rows_of_an_iterable_are_numbered():
         list(mapping_rows([], "mine"))
     with pytest.raises(ValueError, match="mine:2: str; give a JSON object"):
         list(mapping_rows([GOOD, "How many ?"], "mine"))
-
-
-def save_to_disk(folder, rows):
-    """Leave what `datasets.Dataset.save_to_disk` leaves, in two data files."""
-    folder.mkdir(parents=True)
-    table = pa.Table.from_pylist(rows)
-    names = [f"data-0000{n}-of-00002.arrow" for n in range(2)]
-    for name, part in zip(names, (table.slice(0, 2), table.slice(2)), strict=True):
-        with (
-            pa.OSFile(str(folder / name), "wb") as sink,
-            pa.ipc.new_stream(sink, table.schema) as out,
-        ):
-            out.write_table(part)
-    state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "7"}
-    (folder / "state.json").write_text(json.dumps(state))
-    return folder
-
-
-def test_a_folder_of_save_to_disk_is_read(tmp_path):
-    rows = [{"prompt": f"{n} + 1 ?", "answer": str(n + 1)} for n in range(5)]
-    folder = save_to_disk(tmp_path / "saved", rows)
-    read = read_rows(folder)
-    assert [row.columns for row in read] == rows
-    assert read[4].source == f"{folder}:row 5"
-    assert is_rows(str(folder))
-    (folder / "data-00001-of-00002.arrow").write_bytes(b"ARROW1 not")
-    with pytest.raises(
-        ValueError, match=r"00001-of-00002\.arrow is no Arrow file, or a damaged one"
-    ):
-        read_rows(folder)
-    (folder / "state.json").write_text('{"_data_files": [{"filename": "../secret.arrow"}]}')
-    with pytest.raises(ValueError, match=r"'\.\./secret\.arrow', which is not in this folder"):
-        read_rows(folder)
-    with pytest.raises(ValueError, match=r"is a folder without state\.json: give a file"):
-        read_rows(tmp_path)
-
-
-def test_a_folder_with_splits_is_read_as_a_task_and_its_splits_alone(tmp_path):
-    folder = tmp_path / "both"
-    for name, begin in (("train", 0), ("test", 9)):
-        rows = [{"prompt": f"{n} + 1 ?", "answer": str(n + 1)} for n in range(begin, begin + 4)]
-        save_to_disk(folder / name, rows)
-    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    task = Task.from_file(folder, rewards=[ExactMatch()])
-    assert (task.name, len(task), len(task.heldout)) == ("both", 4, 4)
-    assert task.heldout[0].prompt == "9 + 1 ?"
-    assert is_rows(str(folder))
-    with pytest.raises(
-        ValueError, match=r"holds the splits \['train', 'test'\]: name one, such as"
-    ):
-        read_rows(folder)
 
 
 def test_comma_separated_values_are_texts(tmp_path):

@@ -303,7 +303,7 @@ class TrainConfig:
     """Named starting point for all other options."""
     task: str = "gsm8k"
     """What is trained on: the name of a task (docs/tasks.md), or a file of your own (.jsonl, .json,
-    .csv, .parquet), or a folder of datasets' save_to_disk."""
+    .csv, .parquet)."""
     rewards: tuple[str, ...] = ()
     """Functions that judge completions, as FILE.py:NAME or MODULE:NAME; default: the task's own, or
     for a file the comparison of its column `answer` by math-verify."""

@@ -121,7 +121,7 @@ def generate(n: int, seed: int, *, apart_from: Collection[str] = frozenset()) ->
     """Make `n` problems with distinct prompts; the same arguments give the same problems.
 
     None has a prompt of `apart_from`, so that sets with seeds of their own can be kept disjoint.
-    There are 482,263,296 prompts.
+    There are more than 10^8 prompts.
     """
     rng = np.random.default_rng(seed)
     problems: dict[str, WordProblem] = {}

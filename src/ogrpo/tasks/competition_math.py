@@ -1,4 +1,4 @@
-r"""Competition problems whose answers stand in `\boxed{}`: five data sets, read off their cards.
+r"""Competition problems whose answers stand in `\boxed{}`: four data sets, read off their cards.
 
 MATH (Hendrycks et al., arXiv:2103.03874): the official archive (github.com/hendrycks/math) holds a
 file for each problem, `train/<subject>/<n>.json` and `test/<subject>/<n>.json`, with `problem`,
@@ -14,16 +14,10 @@ AIME 2024: 30 problems whose answers are whole numbers from 0 to 999. HuggingFac
 
 DeepScaleR-Preview (Luo et al., 2025): about 40,000 problems to train on, a list of objects with
 `problem`, `answer` and `solution`, which is empty where there is none.
-
-Guru-Math: the 54,000 mathematical problems of Guru (Cheng et al., arXiv:2506.14965), with `prompt`,
-a list with the user's message, which already ends in "Please output the final answer within
-\boxed{}."; `reward_model` with `ground_truth`; `data_source`, which begins with `math__`; and pass
-rates of two models.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ogrpo.rewards.extract import boxed_answer
 from ogrpo.rewards.math import MathReward
@@ -41,8 +35,6 @@ from ogrpo.tasks.rows import Row
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
 LARGEST_AIME = 999
-GURU_COLUMNS = ("data_source", "qwen2.5_7b_pass_rate", "qwen3_30b_pass_rate")
-"""Columns of Guru that are handed to rewards beside the answer, where the file has them."""
 _COMMANDS = ("\\boxed", "\\fbox")
 
 
@@ -180,48 +172,6 @@ def read_deepscaler(
     )
 
 
-def read_guru_math(
-    path: str | Path | None,
-    *,
-    prompt: str = "{question}",
-    heldout: float | int | None = None,
-    rewards: Rewards | None = None,
-    limit: int | None = None,
-) -> Task:
-    """Read Guru-Math; it has no test split, so a part is cut off.
-
-    The user's message becomes a prompt of text, so that a tokenizer without a chat template reads
-    it too. Rows of Guru's other domains are left out and counted.
-
-    Raises:
-        ValueError: the file is missing (the message says which is needed), or a row is wrong.
-    """
-    rows = GURU_MATH.read_single(path, "math__combined*.parquet")
-    of_math = [row for row in rows if text_of(row, "data_source").startswith("math__")]
-    lost = len(rows) - len(of_math)
-    return GURU_MATH.task(
-        [_guru(row, prompt) for row in of_math],
-        MathReward(boxed_answer),
-        rewards,
-        heldout=heldout,
-        limit=limit,
-        left_out=(("rows of other domains than mathematics, left out", lost),) if lost else (),
-    )
-
-
-def _guru(row: Row, prompt: str) -> Example:
-    source, model, messages = row.source, value(row, "reward_model"), value(row, "prompt")
-    if not isinstance(model, Mapping):
-        raise ValueError(f"{source}: column 'reward_model' is {model!r:.60}; give an object.")
-    truth = text_of(Row(model, f"{source}, 'reward_model'"), "ground_truth")
-    message: Any = messages[0] if isinstance(messages, list) and len(messages) == 1 else None
-    if not isinstance(message, Mapping) or message.get("role") != "user":
-        raise ValueError(f"{source}: column 'prompt' is {messages!r:.60}; give one user's message.")
-    question = text_of(Row(message, f"{source}, 'prompt'"), "content")
-    others = {name: row.columns[name] for name in GURU_COLUMNS if name in row.columns}
-    return math_example(row, question, truth, prompt, **others)
-
-
 MATH = TaskReader(
     "math",
     read_math,
@@ -253,11 +203,4 @@ DEEPSCALER = TaskReader(
     "(huggingface.co/datasets/agentica-org/DeepScaleR-Preview-Dataset). Give its path or its "
     "folder's.",
     EvaluationProtocol("a part of the file", samples=16, temperature=0.6, max_tokens=32768),
-)
-GURU_MATH = TaskReader(
-    "guru-math",
-    read_guru_math,
-    "Needed: math__combined_54.4k.parquet with columns data_source, prompt, reward_model "
-    "(huggingface.co/datasets/LLM360/guru-RL-92k, folder train). Give its path or its folder's.",
-    EvaluationProtocol("a part of the file", samples=4, temperature=1.0, max_tokens=32768),
 )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from ogrpo.rewards.reward import ARGUMENTS, Reward
 from ogrpo.system.terminal import nearest
@@ -34,14 +34,7 @@ class Example:
     """`file:line`, for messages."""
 
 
-class ColumnNames(NamedTuple):
-    """The names of the prompt column and of the column of worked solutions."""
-
-    prompt: str
-    solution: str | None
-
-
-def find_columns(row: Row, prompt: str | None, solution: str | None) -> ColumnNames:
+def find_columns(row: Row, prompt: str | None, solution: str | None) -> tuple[str, str | None]:
     """Return the columns of prompts and solutions; what is None is looked up in the first row.
 
     Raises:
@@ -60,7 +53,7 @@ def find_columns(row: Row, prompt: str | None, solution: str | None) -> ColumnNa
         solution = SOLUTION_COLUMN if SOLUTION_COLUMN in row.columns else None
     else:
         value(row, solution)
-    return ColumnNames(prompt, solution)
+    return prompt, solution
 
 
 def value(row: Row, name: str) -> Any:
@@ -76,7 +69,9 @@ def value(row: Row, name: str) -> Any:
     raise ValueError(f"{row.source}: no column {name!r}; there are {sorted(row.columns)}{hint}")
 
 
-def to_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example]:
+def to_examples(
+    rows: Sequence[Row], prompt_column: str, solution_column: str | None
+) -> list[Example]:
     """Make examples of rows; a column that only some rows have is None in the others.
 
     Raises:
@@ -84,7 +79,7 @@ def to_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example]:
             a column has the name of another argument of rewards.
     """
     names = dict.fromkeys(name for row in rows for name in row.columns)
-    names.pop(columns.prompt, None)
+    names.pop(prompt_column, None)
     if taken := [name for name in ARGUMENTS if name in names]:
         source = next(row.source for row in rows if taken[0] in row.columns)
         raise ValueError(
@@ -93,12 +88,12 @@ def to_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example]:
         )
     examples = []
     for row in rows:
-        prompt = to_prompt(value(row, columns.prompt), columns.prompt, row.source)
+        prompt = to_prompt(value(row, prompt_column), prompt_column, row.source)
         others = {name: row.columns.get(name) for name in names}
-        solution = others.get(columns.solution or "")
-        if columns.solution is not None and not isinstance(solution, str | None):
+        solution = others.get(solution_column or "")
+        if solution_column is not None and not isinstance(solution, str | None):
             raise ValueError(
-                f"{row.source}: column {columns.solution!r} is {solution!r:.60}; give the worked "
+                f"{row.source}: column {solution_column!r} is {solution!r:.60}; give the worked "
                 "solution as a text."
             )
         examples.append(Example(prompt, others, row.source))

@@ -59,7 +59,14 @@ class TaskReader:
                 return read_rows(folder / f"{split}{ending}")
         if parts := sorted(folder.rglob(f"{split}-*.parquet")):
             return [row for part in parts for row in read_rows(part)]
-        objects = sorted((folder / split).rglob("*.json"), key=_by_number)
+        objects = sorted(
+            (folder / split).rglob("*.json"),
+            key=lambda file: (
+                str(file.parent),
+                int(file.stem) if file.stem.isdecimal() else -1,
+                file.stem,
+            ),
+        )
         if not objects:
             raise self.missing(path)
         rows = [Row(parse_json(file.read_bytes(), str(file)), str(file)) for file in objects]
@@ -126,11 +133,6 @@ class TaskReader:
             protocol=self.protocol,
             **fields,
         )
-
-
-def _by_number(file: Path) -> tuple[str, int, str]:
-    number = int(file.stem) if file.stem.isdecimal() else -1
-    return str(file.parent), number, file.stem
 
 
 def text_of(row: Row, name: str) -> str:

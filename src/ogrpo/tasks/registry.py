@@ -6,7 +6,7 @@ from typing import Any
 from ogrpo.rewards.math import MathReward
 from ogrpo.system.terminal import nearest
 from ogrpo.tasks import arithmetic
-from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, GURU_MATH, MATH, MATH_500
+from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, MATH, MATH_500
 from ogrpo.tasks.gsm8k import GSM8K
 from ogrpo.tasks.official import SOLUTION, TaskReader, solved_example
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
@@ -49,9 +49,7 @@ ARITHMETIC = TaskReader(
 )
 TASKS: dict[str, TaskReader] = {
     reader.name: reader
-    for reader in (
-        *(ARITHMETIC, WORD_PROBLEMS, GSM8K, MATH, MATH_500, AIME_24, DEEPSCALER, GURU_MATH),
-    )
+    for reader in (ARITHMETIC, WORD_PROBLEMS, GSM8K, MATH, MATH_500, AIME_24, DEEPSCALER)
 }
 
 

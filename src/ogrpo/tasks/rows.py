@@ -11,9 +11,6 @@ import pyarrow.parquet as pq
 
 from ogrpo.system import files
 
-_STATE = "state.json"
-_SPLITS = "dataset_dict.json"  # names the splits of a folder of `DatasetDict.save_to_disk`
-
 
 class Row(NamedTuple):
     """The columns of one line, and `file:line`."""
@@ -23,84 +20,24 @@ class Row(NamedTuple):
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read a file or a folder.
-
-    A file ends in .jsonl, .json (a list of objects), .csv or .parquet; a folder is what
-    `datasets.Dataset.save_to_disk` left.
+    """Read a file that ends in .jsonl, .json (a list of objects), .csv or .parquet.
 
     Raises:
         ValueError: the file is missing, has another ending, is empty, or a line of it is wrong;
             the message names the file and the line.
     """
     path = Path(path).expanduser()
-    if path.is_dir():
-        return list(_read_saved(path))
     if path.suffix not in _READERS:
         raise ValueError(
-            f"{path}: give a file that ends in one of {sorted(_READERS)}, or a folder that "
-            "datasets.Dataset.save_to_disk left."
+            f"{path}: give a file that ends in one of {sorted(_READERS)}; the library datasets "
+            "writes one by dataset.to_parquet('own.parquet')."
         )
     return list(_READERS[path.suffix](path))
 
 
 def is_rows(name: str) -> bool:
-    """Return whether a name is that of a file or folder that `Task.from_file` takes."""
-    path = Path(name).expanduser()
-    saved = bool(name) and any((path / file).is_file() for file in (_STATE, _SPLITS))
-    return path.suffix in _READERS or saved
-
-
-def saved_splits(folder: Path) -> list[str]:
-    """Return the names of the splits in a folder of `datasets.DatasetDict.save_to_disk`, if any.
-
-    Raises:
-        ValueError: the file that names them is broken.
-    """
-    file = folder / _SPLITS
-    if not file.is_file():
-        return []
-    content = parse_json(_bytes(file), str(file))
-    names = content.get("splits") if isinstance(content, dict) else None
-    if not isinstance(names, list) or not all(
-        isinstance(n, str) and n == Path(n).name for n in names
-    ):
-        raise ValueError(f"{file} does not name the splits: save the dataset again.")
-    return names
-
-
-def _read_saved(folder: Path) -> Iterator[Row]:
-    """Read a folder of `datasets.Dataset.save_to_disk`; a source is `folder:row 3`."""
-    if splits := saved_splits(folder):
-        raise ValueError(
-            f"{folder} holds the splits {splits}: name one, such as {folder / splits[0]}."
-        )
-    file = folder / _STATE
-    if not file.is_file():
-        raise ValueError(
-            f"{folder} is a folder without {_STATE}: give a file, or a folder that "
-            "datasets.Dataset.save_to_disk left."
-        )
-    content = parse_json(_bytes(file), str(file))
-    try:
-        names = [str(entry["filename"]) for entry in content["_data_files"]]
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{file} names no data files: save the dataset again.") from error
-
-    def rows() -> Iterator[Any]:
-        for name in names:
-            if name != Path(name).name:
-                raise ValueError(f"{file} names {name!r}, which is not in this folder.")
-            _check_file(folder / name)
-            try:
-                with pa.OSFile(str(folder / name)) as source, pa.ipc.open_stream(source) as stream:
-                    for batch in stream:
-                        yield from batch.to_pylist()
-            except (pa.ArrowException, OSError) as error:
-                raise ValueError(
-                    f"{folder / name} is no Arrow file, or a damaged one: {error}"
-                ) from error
-
-    return mapping_rows(rows(), str(folder), "row ")
+    """Return whether a name is that of a file that `Task.from_file` takes."""
+    return Path(name).suffix in _READERS
 
 
 def _read_csv(path: Path) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
 from ogrpo.tasks.example import (
@@ -11,16 +11,20 @@ from ogrpo.tasks.example import (
     check_columns,
     check_golds,
     find_columns,
+    prompt_digest,
     prompt_texts,
     to_examples,
 )
-from ogrpo.tasks.heldout import SplitExamples, apart, cut
-from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows, saved_splits
+from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows
 
 Rewards = Sequence[Reward | RewardFn]
 HeldOut = str | Path | Iterable[Mapping[str, Any]] | float | int | None
 """A file of its own, rows, a share of the prompts, a number of prompts, or the default share."""
 TRAIN_SPLIT, OTHER_SPLITS = "train", ("validation", "test")
+DEFAULT_SHARE = 0.1
+"""One prompt in ten is held out where nothing else is said."""
+DEFAULT_MOST = 512
+"""That share holds out at most so many."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -142,19 +146,12 @@ class Task:
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
-        """Read a task from a file by its ending, or from a folder of `save_to_disk` (`read_rows`).
-
-        Of a folder with splits those are taken that `from_dataset` takes.
+        """Read a task from a file by its ending (`read_rows`).
 
         Raises:
             ValueError: the file, a line of it or an argument is wrong; the message names the file
                 and the line.
         """
-        folder = Path(path).expanduser()
-        if splits := saved_splits(folder):
-            rows = {split: [row.columns for row in read_rows(folder / split)] for split in splits}
-            options = {"name": folder.name, **options}
-            return cls.from_dataset(rows, **options)
         return _from_rows(read_rows(path), Path(path).stem, **options)
 
     @classmethod
@@ -255,21 +252,83 @@ def _from_rows(
     if heldout is None or isinstance(heldout, float | int):
         part = heldout
     elif isinstance(heldout, str | Path):
-        part = to_examples(read_rows(heldout), columns)
+        part = to_examples(read_rows(heldout), *columns)
     else:
-        part = to_examples(list(mapping_rows(heldout, f"{name}, held out")), columns)
+        part = to_examples(list(mapping_rows(heldout, f"{name}, held out")), *columns)
     task = Task.from_examples(
         name,
-        to_examples(rows, columns),
+        to_examples(rows, *columns),
         heldout=part,
         rewards=rewards,
         weights=weights,
         limit=limit,
         success=success,
-        solutions=columns.solution,
+        solutions=columns[1],
     )
     check_golds([*task.train, *task.heldout], task.rewards)
     return task
+
+
+class SplitExamples(NamedTuple):
+    """Examples to train on, those held out, and how many left training for repeating the latter."""
+
+    train: list[Example]
+    heldout: list[Example]
+    repeats: int
+
+
+def cut(examples: Sequence[Example], amount: float | int | None) -> SplitExamples:
+    """Hold out the prompts with the smallest digests: a share, a number, or (None) the default.
+
+    It needs no seed, does not depend on the order of the lines, and a line added moves few across.
+    Held-out examples stand in the order of their digests, so that the first so many of them are a
+    random sample. A prompt that comes again is held out once; the others of it leave training.
+
+    Args:
+        examples: all of them.
+        amount: a share in (0, 1), or a number of distinct prompts; None: a tenth, at most 512.
+
+    Raises:
+        ValueError: nothing would be left to train on, or `amount` is no share and no number.
+    """
+    digests = [prompt_digest(example.prompt) for example in examples]
+    distinct = sorted(set(digests))
+    if amount is None:
+        number = min(max(1, round(DEFAULT_SHARE * len(distinct))), DEFAULT_MOST)
+    elif isinstance(amount, float) and 0.0 < amount < 1.0:
+        number = max(1, round(amount * len(distinct)))
+    elif isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0:
+        number = amount
+    else:
+        raise ValueError(f"heldout is {amount!r}; give a share between 0 and 1, or a whole number.")
+    if number >= len(distinct):
+        raise ValueError(
+            f"no example is left to train on: {number} of {len(distinct)} distinct prompts would "
+            "be held out; add lines, or hold out fewer."
+        )
+    smallest = set(distinct[:number])
+    train = [e for e, d in zip(examples, digests, strict=True) if d not in smallest]
+    held = [(d, e) for e, d in zip(examples, digests, strict=True) if d in smallest]
+    unique: dict[bytes, Example] = {}
+    for digest, example in sorted(held, key=lambda pair: pair[0]):
+        unique.setdefault(digest, example)
+    return SplitExamples(train, list(unique.values()), len(held) - len(unique))
+
+
+def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples:
+    """Take out of training what asks a held-out prompt.
+
+    Raises:
+        ValueError: nothing is left to train on.
+    """
+    prompts = {prompt_digest(example.prompt) for example in heldout}
+    rest = [example for example in train if prompt_digest(example.prompt) not in prompts]
+    if train and not rest:
+        raise ValueError(
+            f"no example is left to train on: all {len(train)} ask a held-out prompt "
+            f"({train[0].source} the first)."
+        )
+    return SplitExamples(rest, list(heldout), len(train) - len(rest))
 
 
 def _counted(parts: SplitExamples, beyond_limit: int) -> tuple[tuple[str, int], ...]:
