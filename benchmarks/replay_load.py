@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 
 from ogrpo.data.replay import BufferLimits, Layout, ReplayBuffer, fifo
-from ogrpo.data.replay.columns import Columns, narrow, no_stretches
+from ogrpo.data.replay.columns import Columns, narrow
 
 G, BATCH, PROMPT = 8, 64, 16
 LAYOUT = Layout(group_size=G, vocab_size=50_000)
@@ -55,7 +55,7 @@ def groups(number: int, tokens: int) -> Columns:
         rewards=rng.random(shape, np.float32),
         problems=number * BATCH + np.arange(BATCH),
         spans=np.zeros((0, 5), np.int32),
-        without_loss=no_stretches(),
+        without_loss=np.zeros((0, 4), np.int32),
         top_ids=np.zeros((total, 0), np.uint8),
         top_log_probs=np.zeros((total, 0), np.float32),
     )

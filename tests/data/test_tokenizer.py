@@ -58,11 +58,6 @@ def test_a_word_without_a_token_is_an_error_that_names_it():
         WORD_LEVEL.encode(f"Tom {UNKNOWN}")
 
 
-def test_the_plain_prompt_is_the_question():
-    assert WORD_LEVEL.render_prompt("Tom ?") == "Tom ?"
-    assert WORD_LEVEL.decode(WORD_LEVEL.encode_prompt("2 + 2")) == "2 + 2"
-
-
 def test_the_chat_prompt_goes_through_the_template():
     tokenizer = train_bpe(CORPUS, 300, chat_template=CHAT)
     expected = f"[system] Be brief. {EOS}[user] 2 + 2 {EOS}[reply]"
@@ -142,14 +137,13 @@ def test_sample_texts_show_the_whole_of_a_small_vocabulary(tokenizer):
     assert any(EOS in text and PAD in text for _, text in texts)
 
 
-def test_each_digit_is_a_token_of_its_own_unless_asked_otherwise():
+def test_each_digit_is_a_token_of_its_own():
     corpus = ["there are 1234 and 1234 = 1234", "1234 + 1234 is 2468"] * 20
-    split, whole = train_bpe(corpus, 300), train_bpe(corpus, 300, split_digits=False)
+    split = train_bpe(corpus, 300)
     for text in ("1234", " 1234", "x=1234;", "-1234.5"):
         pieces = [split.decode([n]) for n in split.encode(text)]
         assert [p for p in pieces if any(c.isdigit() for c in p)] == [
             c for c in text if c.isdigit()
         ]
-    assert len(whole.encode("1234")) == 1
     digits = [split.encode(str(n)).tolist() for n in range(10)]
     assert split.encode("120").tolist() == [*digits[1], *digits[2], *digits[0]]

@@ -14,7 +14,7 @@ The files of a run's replay buffer have these columns, and `without_loss`, stret
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isnan
@@ -144,9 +144,12 @@ def read_log(rows: Iterable[tuple[Mapping[str, Any], str]], terms: LogTerms) -> 
             log.examples.setdefault(error.reason, f"{error.reason} ({source}: {error})")
             continue
         digest = blake2b(repr(sorted(columns.items())).encode(), digest_size=16).digest()
-        if digest in seen and _is_repeat(row, columns):
-            log.repeats += 1
-            continue
+        if digest in seen:
+            # No draw of its own, unless two are likely (False of NaN); ours number each completion.
+            likely = float(row.completion.log_probs.sum(dtype=np.float64)) > NO_CHANCE
+            if not likely or {*COLUMNS} <= columns.keys():
+                log.repeats += 1
+                continue
         seen.add(digest)
         version = row.completion.policy_version
         log.policies[row.policy, version] += 1
@@ -156,23 +159,15 @@ def read_log(rows: Iterable[tuple[Mapping[str, Any], str]], terms: LogTerms) -> 
         members = waiting.setdefault(prompt, [])
         members.append(row)
         if len(members) == terms.group_size:
-            log.experiences.append(_experience(waiting.pop(prompt), problem))
+            group = Group(row.prompt_ids, tuple(one.completion for one in members))
+            rewards = np.array([one.reward for one in members], np.float32)
+            log.experiences.append(Experience(group, rewards, problem))
+            del waiting[prompt]
     log.prompts, log.remainder = len(problems), sum(map(len, waiting.values()))
     if not log.accepted:
         reasons = "".join(f"\n  {n} refused: {log.examples[r]}" for r, n in log.refused.items())
         raise ValueError(f"none of {log.rows} rows can be learned from:{reasons}")
     return log
-
-
-def _is_repeat(row: LoggedRow, columns: Mapping[str, Any]) -> bool:
-    """Whether a row that is alike is no draw of its own; ours number each completion."""
-    likely = float(row.completion.log_probs.sum(dtype=np.float64)) > NO_CHANCE  # False of NaN
-    return not likely or {*COLUMNS} <= columns.keys()
-
-
-def _experience(rows: Sequence[LoggedRow], problem: int) -> Experience:
-    group = Group(rows[0].prompt_ids, tuple(row.completion for row in rows))
-    return Experience(group, np.array([row.reward for row in rows], np.float32), problem)
 
 
 def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:

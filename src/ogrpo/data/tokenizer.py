@@ -242,14 +242,13 @@ def train_bpe(
     texts: Iterable[str],
     vocab_size: int,
     *,
-    split_digits: bool = True,
     chat_template: str | None = None,
 ) -> TextTokenizer:
     """Trains a byte-level BPE tokenizer: any text encodes, and decodes to itself.
 
-    The same texts give the same tokenizer. With `split_digits` each digit is a token of its own,
-    whatever stands beside it: `12` is `1`, `2` in ` 12` and in `312` too, so that a small model can
-    learn to calculate from few examples. Without, frequent numbers are tokens, and texts shorter.
+    The same texts give the same tokenizer. Each digit is a token of its own, whatever stands beside
+    it: `12` is `1`, `2` in ` 12` and in `312` too, so that a small model can learn to calculate
+    from few examples.
 
     Raises:
         ValueError: `vocab_size` leaves no room for the 256 bytes and two special tokens.
@@ -258,11 +257,9 @@ def train_bpe(
     if vocab_size < len(alphabet) + 2:
         raise ValueError(f"vocab_size is {vocab_size}; give at least {len(alphabet) + 2}.")
     backend = Tokenizer(models.BPE())
-    pieces: Any = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if split_digits:
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        pieces = pre_tokenizers.Sequence([digits, pieces])
-    backend.pre_tokenizer = pieces  # pyright: ignore[reportAttributeAccessIssue]
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    pieces: Any = [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(pieces)  # pyright: ignore[reportAttributeAccessIssue]
     backend.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -1,12 +1,8 @@
 """The files of a buffer: what a crash leaves of them, byte by byte, and files that are others."""
 
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,7 +35,6 @@ from tests.data.replay.make import (
 )
 from tests.system.test_lock import holder
 
-ROOT = Path(__file__).parents[3]
 SAMPLERS = [
     fifo,
     uniform,
@@ -119,39 +114,6 @@ def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
     first.unlink()
     with pytest.raises(ValueError, match="2 groups of the state, the first 0, are in no segment"):
         reopened(tmp_path, state)
-
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from ogrpo.data.replay import BufferLimits
-from tests.data.replay.make import made, versioned
-
-folder, dies_at = Path(sys.argv[1]), sys.argv[2]
-buffer = made(folder, limits=BufferLimits(groups=2), segment_groups=3)
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-for n in range(7):
-    if n == 5 and dies_at == "rename":
-        os.replace = die
-    if n == 5 and dies_at == "fsync":
-        os.fsync = die
-    buffer.insert(versioned([n]))
-    print(buffer.acknowledged, flush=True)
-die()
-"""
-
-
-@pytest.mark.parametrize(("dies_at", "safe"), [("rename", 3), ("fsync", 3), ("end", 6)])
-def test_a_killed_process_loses_only_what_was_not_acknowledged(tmp_path, dies_at, safe):
-    """Killed while the second segment is written, or with one group waiting; evicted groups count."""
-    command = [sys.executable, "-c", CHILD, str(tmp_path), dies_at]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert int(done.stdout.split()[-1]) == safe
-    assert held_by(reopened(tmp_path)) == expected(range(safe))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -118,11 +118,6 @@ class ReplayBuffer:
         return len(self._table.groups)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays of the groups held."""
-        return self._table.nbytes
-
-    @property
     def acknowledged(self) -> int:
         """Groups with an id below it are on disk."""
         return self._journal.acknowledged
@@ -214,7 +209,7 @@ class ReplayBuffer:
         features = self._table.features(self._table.ids)
         figures: dict[str, float] = {
             "groups": len(self),
-            "bytes": self.nbytes,
+            "bytes": self._table.nbytes,
             "unacknowledged": self._journal.waiting,
         }
         for name, values in (("uses", features.uses), ("staleness", features.staleness)):
@@ -252,7 +247,12 @@ class ReplayBuffer:
         Pass every state that may still be opened: one that speaks of a deleted file cannot be.
         """
         saved = (np.array(state["ids"], np.int64) for state in states)
-        return self._journal.delete_all_but([self._table.ids, *saved])
+        live = np.unique(np.concatenate([self._table.ids, *saved]))
+        listed = segments.listed(self._journal.folder)
+        dead = [segment for segment in listed if not len(segment.within(live))]
+        for segment in dead:
+            segment.file.unlink()
+        return len(dead)
 
     def _admit(self, columns: Columns) -> BoolArray:
         """Returns which groups are taken in, bool `[N]`, and counts the others by reason."""

@@ -76,11 +76,6 @@ class Layout:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least 1.")
 
-    @property
-    def id_dtype(self) -> np.dtype[Any]:
-        """The narrowest unsigned integer for the vocabulary: uint16 up to 65,536 tokens."""
-        return np.min_scalar_type(self.vocab_size - 1)
-
     def no_tops(self, tokens: int) -> dict[str, npt.NDArray[Any]]:
         """Returns the columns of what is recorded at so many places, with nothing in them."""
         ids = np.zeros((tokens, self.top), np.min_scalar_type(self.vocab_size))
@@ -182,7 +177,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
         rewards=flat((one.rewards for one in experiences), np.float32).reshape(shape),
         problems=np.array([one.problem for one in experiences], np.int64),
         spans=np.array(spans, np.int32).reshape(-1, 5),
-        without_loss=no_stretches()
+        without_loss=np.zeros((0, 4), np.int32)
         if all(c.loss_mask is None for c in done)
         else to_stretches(flat((c.carries_loss for c in done), np.bool_), lengths),
         **tops,
@@ -215,9 +210,10 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
         if not np.isfinite(values).all():
             wrong = values[~np.isfinite(values)][0]
             raise ValueError(f"{name} hold {wrong} as {values.dtype}; give finite values.")
+    narrowest = np.min_scalar_type(layout.vocab_size - 1)  # uint16 up to 65,536 tokens
     return columns._replace(
-        prompt_ids=columns.prompt_ids.astype(layout.id_dtype),
-        token_ids=columns.token_ids.astype(layout.id_dtype),
+        prompt_ids=columns.prompt_ids.astype(narrowest),
+        token_ids=columns.token_ids.astype(narrowest),
         log_probs=log_probs,
         rewards=columns.rewards.astype(np.float32),
         top_ids=columns.top_ids.astype(np.min_scalar_type(layout.vocab_size)),
@@ -303,11 +299,6 @@ def split(columns: Columns) -> list[Columns]:
     return groups
 
 
-def no_stretches() -> IntArray:
-    """The table `without_loss` of completions that carry loss throughout, int32 `[0, 4]`."""
-    return np.zeros((0, 4), np.int32)
-
-
 def to_stretches(masks: BoolArray, lengths: IntArray) -> IntArray:
     """Returns the stretches of tokens on which loss masks are False, as `Columns.without_loss`.
 
@@ -316,7 +307,7 @@ def to_stretches(masks: BoolArray, lengths: IntArray) -> IntArray:
         lengths: int32 `[N, G]`, tokens of each completion.
     """
     if masks.all():
-        return no_stretches()
+        return np.zeros((0, 4), np.int32)
     flat, size = lengths.ravel(), lengths.shape[1]
     owner = np.repeat(np.arange(flat.size), flat)
     offset = np.arange(masks.size) - np.repeat(np.cumsum(flat) - flat, flat)

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -151,14 +151,6 @@ class Journal:
         )
         return segment.stop - segment.first
 
-    def delete_all_but(self, held: Sequence[Int64Array]) -> int:
-        """Deletes the segments without a group in `held`; returns their number."""
-        live = np.unique(np.concatenate(held))
-        dead = [segment for segment in listed(self.folder) if not len(segment.within(live))]
-        for segment in dead:
-            segment.file.unlink()
-        return len(dead)
-
 
 def take_folder(folder: Path) -> None:
     """Takes a folder for this process until it ends, unless its run, the folder above, has it.
@@ -205,7 +197,14 @@ def write(folder: Path, first: int, columns: Columns, layout: Layout) -> tuple[S
     if file.exists():
         raise ValueError(f"{file} is there already; one folder belongs to one buffer.")
     out = pa.BufferOutputStream()
-    write_table(to_table(first, columns, layout), out)
+    pq.write_table(
+        to_table(first, columns, layout),
+        out,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=DICTIONARIES,  # pyright: ignore[reportArgumentType]
+        write_page_checksum=True,
+    )
     raw = out.getvalue().to_pybytes()
     try:
         with replacing(file, "wb") as stream:
@@ -323,18 +322,6 @@ def from_table(table: pa.Table, layout: Layout) -> Columns:
         spans=_rows(one, "version_spans", layout.group_size),
         without_loss=_rows(one, "without_loss", layout.group_size),
         **tops,
-    )
-
-
-def write_table(table: pa.Table, out: object) -> None:
-    """Writes a table as segments are: zstd, with a checksum per page."""
-    pq.write_table(
-        table,
-        out,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=DICTIONARIES,  # pyright: ignore[reportArgumentType]
-        write_page_checksum=True,
     )
 
 

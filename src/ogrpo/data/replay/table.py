@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from ogrpo.batch import Batch
 from ogrpo.data.replay.columns import Columns, Int64Array, join, pad, split
-from ogrpo.protocol import FloatArray
 
 SMALLEST = 64
 
@@ -58,11 +57,6 @@ class Draw:
     columns: Columns
     uses: Int64Array
     staleness: Int64Array
-
-    @property
-    def rewards(self) -> FloatArray:
-        """float32 `[N, G]`."""
-        return self.columns.rewards
 
     @property
     def problems(self) -> Int64Array:
