@@ -161,7 +161,7 @@ def test_any_text_is_judged(text):
 )
 def test_an_exact_match_compares_the_box_as_text(text, finish_reason, gold, outcome):
     reward = ExactMatch()
-    assert reward.score(text, finish_reason, gold) == float(outcome == "correct")
+    assert reward(["?"], [text], [gold], [finish_reason]) == [float(outcome == "correct")]
     assert reward.counts == RewardCounts(**{outcome: 1})
 
 

@@ -15,7 +15,7 @@ from ogrpo.rewards import bounded
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, is_plain
 from ogrpo.rewards.extract import boxed_answer, free_answer
 from ogrpo.rewards.judge import RewardCounts
-from ogrpo.rewards.math import MathReward, VerdictMemory, check_golds, find_bad_golds
+from ogrpo.rewards.math import MathReward, VerdictMemory, find_bad_golds
 from ogrpo.tasks.gsm8k import load
 from ogrpo.tasks.problems import final_answer
 from tests.rewards.pools import VERIFIER, one_verifier  # noqa: F401
@@ -169,9 +169,8 @@ def test_the_outcome_the_score_and_the_count(text, finish_reason, gold, outcome)
     reward = MathReward()
     assert reward.judge(text, finish_reason, gold) == outcome
     assert reward.counts == RewardCounts()
-    assert reward.score(text, finish_reason, gold) == (1.0 if outcome == "correct" else 0.0)
-    assert reward.take_counts() == RewardCounts(**{outcome: 1})
-    assert reward.take_counts().total == 0
+    assert reward(["?"], [text], [gold], [finish_reason]) == [float(outcome == "correct")]
+    assert reward.counts == RewardCounts(**{outcome: 1})
 
 
 def test_free_and_boxed_answers(free):
@@ -293,6 +292,6 @@ def test_the_error_names_the_sources_of_the_first_and_counts_the_rest(free):
     numbers = [re.match(r"train\.jsonl:(\d)|and 2 more", line)[1] for line in lines]
     assert numbers == [*"23456", None]
     with pytest.raises(ValueError, match=r"a\.jsonl:2: 18 is no text"):
-        check_golds(["18", 18], ["a.jsonl:1", "a.jsonl:2"])  # type: ignore[list-item]
+        free.check_golds(["18", 18], ["a.jsonl:1", "a.jsonl:2"])  # type: ignore[list-item]
     good = ["18", "1,234", "(B)", r"\text{Evelyn}", "6:00", "2516_8", r"\frac12", r"\frac12"]
-    check_golds(good, [""] * len(good), processes=1)
+    free.check_golds(good, [""] * len(good))

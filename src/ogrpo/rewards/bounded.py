@@ -149,6 +149,6 @@ def _verdict(gold: str, reply: Reply | None) -> Verdict | BadGold:
     if reply.result == "bad gold":
         return BadGold(
             f"the gold answer {gold!r} cannot be parsed by math-verify: mend it or leave its "
-            "line out (ogrpo.rewards.math.check_golds names all such lines)."
+            "line out (MathReward().check_golds names all such lines)."
         )
     return cast(Verdict, reply.result or "timeout")

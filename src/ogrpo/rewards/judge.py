@@ -41,7 +41,7 @@ class Judge:
     Attributes:
         name: of the reward, in metrics; `__name__`, which TRL reads, is the same.
         bounded: True, since a judge bounds its own time.
-        counts: the outcomes since the start or the last `take_counts`.
+        counts: the outcomes since the start.
     """
 
     bounded = True
@@ -99,16 +99,6 @@ class Judge:
                 *(n + outcomes.count(o) for n, o in zip(self.counts, OUTCOMES, strict=True))
             )
         return [float(outcome == "correct") for outcome in outcomes]
-
-    def score(self, text: str, finish_reason: str, gold: Any) -> float:
-        """Return 1.0 or 0.0 for one completion, and count it."""
-        return self([None], [text], [gold], [finish_reason])[0]
-
-    def take_counts(self) -> RewardCounts:
-        """Return the counts since the last call, and start again from zero."""
-        with self._lock:
-            counts, self.counts = self.counts, RewardCounts()
-        return counts
 
     def counting_apart(self) -> Self:
         """Return a judge that shares this one's memory and processes, and counts by itself."""

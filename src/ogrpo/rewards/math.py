@@ -85,8 +85,16 @@ class MathReward(Judge):
         return [pair if isinstance(pair, str) else verdicts[pair] for pair in pairs]
 
     def check_golds(self, golds: Sequence[str], sources: Sequence[str]) -> None:
-        """Refuse gold answers that math-verify cannot parse (`ogrpo.rewards.math.check_golds`)."""
-        check_golds(golds, sources, seconds=self._verifier.seconds)
+        """Refuse gold answers that can never be judged: each is judged against itself.
+
+        Plain numbers and texts cost nothing; any other gold takes math-verify some 10 ms on one
+        core (docs/judging.md), on as many cores as there are, up to 16, of 100 MB each.
+
+        Raises:
+            ValueError: names the source (`file:line`) and the fault of the first few of them, and
+                their number.
+        """
+        refuse(find_bad_golds(golds, seconds=self._verifier.seconds), sources)
 
     def close(self) -> None:
         """End the verifying processes, if any were needed; a later call starts others."""
@@ -185,43 +193,17 @@ def _digest(pair: Pair) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def check_golds(
-    golds: Sequence[str],
-    sources: Sequence[str],
-    *,
-    seconds: float = 2.0,
-    processes: int | None = None,
-) -> None:
-    """Refuse gold answers that `MathReward` can never judge: each is judged against itself.
-
-    Call it when a task is loaded, with the lines that are used. Plain numbers and texts cost
-    nothing; any other gold takes math-verify some 10 ms on one core (docs/judging.md).
-
-    Args:
-        golds: the answers, LaTeX without delimiters.
-        sources: where each was read, `file:line`.
-        seconds: of CPU time, the bound on one of them.
-        processes: that check side by side, 100 MB each; None: one for each core, up to 16.
-
-    Raises:
-        ValueError: names the source and the fault of the first few of them, and their number.
-    """
-    refuse(find_bad_golds(golds, seconds=seconds, processes=processes), sources)
-
-
-def find_bad_golds(
-    golds: Sequence[str], *, seconds: float = 2.0, processes: int | None = None
-) -> dict[int, str]:
+def find_bad_golds(golds: Sequence[str], *, seconds: float = 2.0) -> dict[int, str]:
     """Return the faults of gold answers by their indices; empty if all can be judged.
 
-    For a reader that leaves such lines out and says how many.
+    For a reader that leaves such lines out and says how many. `seconds` of CPU time bound each.
     """
     mathematics = sorted(
         gold
         for gold in {gold for gold in golds if isinstance(gold, str) and gold.strip()}
         if not (is_plain(undelimited(gold)) or is_text(undelimited(gold)))
     )
-    verifier = BoundedVerifier(seconds, processes=processes or min(os.cpu_count() or 1, 16))
+    verifier = BoundedVerifier(seconds, processes=min(os.cpu_count() or 1, 16))
     try:
         pairs = [(f"{BOXED}{gold}}}", gold) for gold in map(math_gold, mathematics)]
         verdicts = dict(zip(mathematics, verifier.compare_all(pairs), strict=True))

@@ -19,48 +19,44 @@ class Unit(NamedTuple):
     size: Fraction
 
 
-def _table() -> dict[str, Unit]:
-    of_kind = {
-        "length": {
-            "mm millimeter millimetre": "1/1000",
-            "cm centimeter centimetre": "1/100",
-            "dm decimeter decimetre": "1/10",
-            "m meter metre": "1",
-            "km kilometer kilometre": "1000",
-            "in inch inches": "0.0254",
-            "ft foot feet": "0.3048",
-            "yd yard": "0.9144",
-            "mi mile": "1609.344",
-        },
-        "mass": {
-            "mg milligram": "1/1000",
-            "g gram": "1",
-            "kg kilogram": "1000",
-            "oz ounce": "28.349523125",
-            "lb lbs pound": "453.59237",
-        },
-        "time": {
-            "ms millisecond": "1/1000",
-            "s sec second": "1",
-            "min minute": "60",
-            "h hr hour": "3600",
-            "day": "86400",
-            "week": "604800",
-        },
-        "fluid": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
-        "money": {"cent": "1/100", "dollar": "1"},
-        "before noon": {"a.m am": "1"},
-        "after noon": {"p.m pm": "1"},
-    }
-    return {
-        name + ending: Unit(kind, Fraction(size))
-        for kind, units in of_kind.items()
-        for names, size in units.items()
-        for name, ending in product(names.split(), ("", "s", "."))
-    }
-
-
-UNITS = _table()
+_SIZES = {
+    "length": {
+        "mm millimeter millimetre": "1/1000",
+        "cm centimeter centimetre": "1/100",
+        "dm decimeter decimetre": "1/10",
+        "m meter metre": "1",
+        "km kilometer kilometre": "1000",
+        "in inch inches": "0.0254",
+        "ft foot feet": "0.3048",
+        "yd yard": "0.9144",
+        "mi mile": "1609.344",
+    },
+    "mass": {
+        "mg milligram": "1/1000",
+        "g gram": "1",
+        "kg kilogram": "1000",
+        "oz ounce": "28.349523125",
+        "lb lbs pound": "453.59237",
+    },
+    "time": {
+        "ms millisecond": "1/1000",
+        "s sec second": "1",
+        "min minute": "60",
+        "h hr hour": "3600",
+        "day": "86400",
+        "week": "604800",
+    },
+    "fluid": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
+    "money": {"cent": "1/100", "dollar": "1"},
+    "before noon": {"a.m am": "1"},
+    "after noon": {"p.m pm": "1"},
+}
+UNITS = {
+    name + ending: Unit(kind, Fraction(size))
+    for kind, units in _SIZES.items()
+    for names, size in units.items()
+    for name, ending in product(names.split(), ("", "s", "."))
+}
 POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
 _QUANTITY = re.compile(
     r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?\.?\Z",
@@ -131,7 +127,11 @@ def surely_wrong(answer: str, gold: str) -> bool:
         places = len(sides[1].partition(".")[2])
         if abs(Fraction(sides[0]) - Fraction(sides[1])) >= Fraction(1, 10**places):
             return True
-    return "=" not in answer + gold and not is_choice(gold) and _other_case(answer, gold)
+    if "=" in answer + gold or is_choice(gold):
+        return False
+    letters, gold_letters = _variables(answer), _variables(gold)
+    other_case = {v.lower() for v in letters} == {v.lower() for v in gold_letters}
+    return letters != gold_letters and other_case
 
 
 def parts(answer: str, gold: str) -> list[str]:
@@ -161,11 +161,6 @@ def parts(answer: str, gold: str) -> list[str]:
 def _is_number(side: str) -> bool:
     bare = _COMMAND.sub("", side)
     return any(c.isdigit() for c in bare) and not any(c.isalpha() for c in bare)
-
-
-def _other_case(answer: str, gold: str) -> bool:
-    ours, theirs = _variables(answer), _variables(gold)
-    return ours != theirs and {v.lower() for v in ours} == {v.lower() for v in theirs}
 
 
 def _variables(text: str) -> set[str]:
