@@ -14,7 +14,6 @@ from ogrpo.evaluation import (
     mean_interval,
     metrics,
     pass_at_k,
-    wilson_interval,
 )
 from ogrpo.evaluation.intervals import student_quantile
 
@@ -31,7 +30,7 @@ def test_wilson_is_newcombes_closed_form(right, n):
     p, q, z = right / n, 1 - right / n, stats.norm.ppf(0.975)
     low = 2 * n * p + z**2 - 1 - z * np.sqrt(z**2 - 2 - 1 / n + 4 * p * (n * q + 1))
     high = 2 * n * p + z**2 + 1 + z * np.sqrt(z**2 + 2 - 1 / n + 4 * p * (n * q - 1) + 0j).real
-    estimate = wilson_interval(np.array([1] * right + [0] * (n - right), np.float32))
+    estimate = clustered_interval(outcomes_of(*[[1]] * right, *[[0]] * (n - right)))
     bounds = (0 if right == 0 else low / 2 / (n + z**2), 1 if q == 0 else high / 2 / (n + z**2))
     assert estimate == pytest.approx((p, *bounds, n), abs=1e-7)
     assert estimate[1:3] == pytest.approx(bounds, abs=1e-12)
@@ -103,10 +102,8 @@ def test_students_quantile_is_scipys():
     ("interval", "values", "message"),
     [
         (clustered_interval, [[0, -1]], r"an outcome is -1\.0.*take mean_interval"),
-        (wilson_interval, [[0, -1]], r"an outcome is -1\.0.*take mean_interval"),
         (mean_interval, [[0, np.inf]], "one is infinite"),
         (clustered_interval, np.zeros((0, 4)), r"evaluation\.prompts"),
-        (wilson_interval, np.zeros((0, 4)), r"evaluation\.prompts"),
         (lambda outcomes: pass_at_k(outcomes, 2), np.zeros((0, 4)), r"evaluation\.prompts"),
     ],
 )

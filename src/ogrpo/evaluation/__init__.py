@@ -11,12 +11,10 @@ from ogrpo.evaluation.intervals import (
     Estimate,
     clustered_interval,
     mean_interval,
-    wilson_interval,
 )
 from ogrpo.evaluation.metrics import (
     answer_readers,
     estimate,
-    is_zero_or_one,
     success_reward,
     summary,
 )

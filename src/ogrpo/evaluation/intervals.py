@@ -29,24 +29,15 @@ class Estimate(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def wilson_interval(successes: NDArray[np.float32]) -> Estimate:
-    """Returns Wilson's score interval for a proportion; one outcome in [0, 1] per prompt.
-
-    The continuity correction (Wilson 1927; Newcombe 1998, method 4) keeps it from covering too
-    little near 0 and 1: without it a true mean of .99 lies in .843 of the intervals of 17 prompts.
-
-    Raises:
-        ValueError: there is no prompt, or an outcome lies outside [0, 1].
-    """
-    return clustered_interval(successes.reshape(-1, 1))
-
-
 def clustered_interval(successes: NDArray[np.float32]) -> Estimate:
     """Estimates the mean of `[prompts, samples]` outcomes in [0, 1], prompts weighing alike.
 
-    `wilson_interval`'s bounds at the effective number of independent outcomes, which `proportion`
+    Wilson's score interval at the effective number of independent outcomes, which `proportion`
     takes from the spread between prompts: more samples of the same prompts do not pretend to be
-    more prompts. With one sample per prompt it is `wilson_interval`.
+    more prompts. With one sample per prompt it is Wilson's for a proportion.
+
+    The continuity correction (Wilson 1927; Newcombe 1998, method 4) keeps it from covering too
+    little near 0 and 1: without it a true mean of .99 lies in .843 of the intervals of 17 prompts.
 
     Raises:
         ValueError: there is no verdict at all, or an outcome lies outside [0, 1].

@@ -62,15 +62,30 @@ def summary(
             f" {[*values]} gave nothing but 0 and 1; name one by --by"
         )
     groups = list(by_problem(answers))
+    metrics: Summary = {}
+    if success is not None:
+        outcomes, answer_of = values[success], (answers_of or {}).get(success)
+        judged = int(np.count_nonzero(~np.isnan(outcomes), axis=1).max())
+        powers = (2**n for n in range((judged - 1).bit_length()))
+        ks = [*powers, judged] if ks is None else sorted(set(ks))
+        for k in ks:
+            metrics |= lines(f"pass@{k}", pass_at_k(outcomes, k))
+        if answer_of is not None:
+            rows = [[None if a.truncated else answer_of(a.text) for a in group] for group in groups]
+            full = [[*row, *[None] * (outcomes.shape[1] - len(row))] for row in rows]
+            for k in ks:
+                metrics |= lines(f"maj@{k}", majority_at_k(outcomes, full, k))
+    sums = padded([[answer.reward for answer in group] for group in groups])
+    rewards = {f"reward/{name}": each for name, each in values.items()} | {"reward": sums}
+    for name, array in rewards.items():
+        if np.isnan(array).all():
+            metrics |= {name: None, f"{name}/low": None, f"{name}/high": None}
+        else:
+            metrics |= lines(name, mean_interval(array))
     lengths = padded([[answer.tokens for answer in group] for group in groups])
     cut = padded([[answer.truncated for answer in group] for group in groups])
     return {
-        **(
-            {}
-            if success is None
-            else _at_k(groups, values[success], ks, (answers_of or {}).get(success))
-        ),
-        **_rewards(values, groups),
+        **metrics,
         **lines("tokens", mean_interval(lengths)),
         "tokens/median": float(np.nanmedian(lengths)),
         "tokens/max": int(np.nanmax(lengths)),
@@ -102,59 +117,10 @@ def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
     return {name: reader for name, reader in readers.items() if reader is not None}
 
 
-def powers_of_two(samples: int) -> list[int]:
-    """Returns the powers of two below `samples`, and `samples`.
-
-    >>> powers_of_two(12)
-    [1, 2, 4, 8, 12]
-    """
-    return [*(2**n for n in range((samples - 1).bit_length())), samples]
-
-
-def _at_k(
-    groups: Sequence[Sequence[AnswerRecord]],
-    outcomes: NDArray[np.float32],
-    ks: Iterable[int] | None,
-    answer_of: AnswerOf | None,
-) -> Summary:
-    judged = int(np.count_nonzero(~np.isnan(outcomes), axis=1).max())
-    ks = powers_of_two(judged) if ks is None else sorted(set(ks))
-    metrics: Summary = {}
-    for k in ks:
-        metrics |= lines(f"pass@{k}", pass_at_k(outcomes, k))
-    if answer_of is not None:
-        texts = [[None if a.truncated else answer_of(a.text) for a in group] for group in groups]
-        full = [[*row, *[None] * (outcomes.shape[1] - len(row))] for row in texts]
-        for k in ks:
-            metrics |= lines(f"maj@{k}", majority_at_k(outcomes, full, k))
-    return metrics
-
-
-def _rewards(
-    values: Mapping[str, NDArray[np.float32]], groups: Sequence[Sequence[AnswerRecord]]
-) -> Summary:
-    sums = padded([[answer.reward for answer in group] for group in groups])
-    metrics: Summary = {}
-    for name, array in {
-        **{f"reward/{name}": each for name, each in values.items()},
-        "reward": sums,
-    }.items():
-        if np.isnan(array).all():
-            metrics |= {name: None, f"{name}/low": None, f"{name}/high": None}
-        else:
-            metrics |= lines(name, mean_interval(array))
-    return metrics
-
-
-def is_zero_or_one(values: NDArray[np.floating]) -> bool:
-    """Returns whether there are verdicts and each is 0 or 1."""
-    verdicts = values[~np.isnan(values)]
-    return bool(verdicts.size) and bool(((verdicts == 0) | (verdicts == 1)).all())
-
-
 def candidates(values: Values) -> list[str]:
-    """Returns the names of the rewards that are 0 or 1."""
-    return [name for name, each in values.items() if is_zero_or_one(each)]
+    """Returns the names of the rewards that have verdicts, each of which is 0 or 1."""
+    verdicts = {name: each[~np.isnan(each)] for name, each in values.items()}
+    return [n for n, v in verdicts.items() if v.size and ((v == 0) | (v == 1)).all()]
 
 
 def success_reward(values: Values, marked: str | None = None) -> str | None:
