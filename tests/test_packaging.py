@@ -81,3 +81,8 @@ def test_the_citation_is_of_this_version():
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"## {citation['version']} - {citation['date-released']}\n" in changes
+
+
+def test_the_package_has_one_copy_of_the_kernels():
+    link = ROOT / "src" / "ogrpo" / "kernels"
+    assert link.resolve() == ROOT / "kernels"

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.test_wheel import ROOT, build
+from tests.system.test_extras import ROOT, build
 
 pytest.importorskip("pyright", reason="no pyright here: pip install -e '.[lint]'")
 pytestmark = pytest.mark.slow

@@ -81,7 +81,7 @@ def test_an_update_subtracts_the_mean_of_the_kind(by_kind):
             fresh = take(by_kind.parts, collector, 0)
         state = insert(state, fresh, by_kind.parts)
         draw = state.buffer.sample(4, seed=0)
-        draws.append(score(replace(state, baselines=means), draw, by_kind.parts).batch.rewards)
+        draws.append(score(replace(state, baselines=means), draw, by_kind.parts)[0].rewards)
         state = by_kind.like().start()
     np.testing.assert_allclose(draws[0] - draws[1], 5.0)
 

@@ -28,7 +28,7 @@ def batch_of(run):
     with make_collector(state, run.parts) as collector:
         state = insert(state, take(run.parts, collector, 0), run.parts)
         draw = state.buffer.sample(run.parts.schedule.prompts, seed=0)
-        return state, score(state, draw, run.parts).batch
+        return state, score(state, draw, run.parts)[0]
 
 
 def test_the_critics_first_gradient_is_towards_the_returns(ppo):

@@ -6,7 +6,6 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import (
     PageData,
     certified,
-    gained,
     keep,
     page_of,
     refused,
@@ -53,16 +52,6 @@ def test_refusals_and_evictions_are_those_of_the_end():
         ("groups evicted, uses", "4"),
         ("steps whose draws ended for lack of a batch", "1"),
     ]
-
-
-def test_the_gain_is_counted_by_the_thousand_completions():
-    last = {"completions": 500, "replay/ratio": 2.0, "flops/rollout": 1.5e9, "flops/update": 3e9}
-    table = dict(
-        gained([{"pass@1/sampled": 0.4, "completions": 0}, last | {"pass@1/sampled": 0.5}])
-    )
-    assert table["Pass@1, sampled: gained per 1,000 completions"] == "+0.2000"
-    assert table["updates in which each completion collected was used"] == "2.00"
-    assert gained([{"pass@1/sampled": 0.4, "completions": 0}]) == []
 
 
 def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():

@@ -1,7 +1,6 @@
 """Each tracker, by its own library where it is installed: what it keeps is what was logged."""
 
 import json
-import sqlite3
 import struct
 import time
 
@@ -81,23 +80,6 @@ def test_weights_and_biases_keeps_an_offline_run(folder, monkeypatch):
     assert figures == [{"pass@1/greedy": 0.25}, {"reward": 0.5}]
 
 
-def test_trackio_keeps_each_figure_and_a_resumed_run_goes_on(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # which it reads on import
-    pytest.importorskip("trackio", reason="needs pip install 'ogrpo[track]'")
-    track("trackio", folder, RECORDS[:1])
-    track("trackio", folder, RECORDS[1:])
-    databases = list((tmp_path / "trackio").rglob("ogrpo*.db"))
-    rows = [
-        row
-        for database in databases
-        for row in sqlite3.connect(database).execute("select run_name, step, metrics from metrics")
-    ]
-    assert [(name, step, json.loads(metrics)) for name, step, metrics in rows] == [
-        ("a run", 0, {"pass@1/greedy": 0.25}),
-        ("a run", 1, {"reward": 0.5}),
-    ]
-
-
 def test_a_tracker_that_fails_is_named_once_and_the_others_go_on(tmp_path, monkeypatch):
     def broken(*_):
         raise OSError("no network")
@@ -124,7 +106,7 @@ def refusing(*_):
 @pytest.mark.parametrize(
     ("name", "factory", "words"),
     [
-        ("excel", None, "--track excel: choose from tensorboard, wandb, trackio"),
+        ("excel", None, "--track excel: choose from tensorboard, wandb"),
         ("wandb", missing, "--track wandb needs wandb: pip install 'ogrpo[track]'"),
         ("wandb", refusing, "--track wandb does not start (no API key)"),
     ],

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib.metadata import Distribution, distribution, packages_distributions
 from pathlib import Path
@@ -41,6 +42,12 @@ for name in names:
     if not name.startswith(inside) and not name.endswith("__main__"):
         importlib.import_module(name)
 print(json.dumps(names))
+import importlib.util, jax.numpy as jnp
+from ogrpo.kernels.log_probs import KERNELS
+for name in ("reference", "chunked"):
+    out = KERNELS[name](jnp.eye(2), jnp.eye(4, 2), jnp.array([[1], [1]]), jnp.float32(1))
+    print(*(f"{x:.4f}" for x in out.log_probs[:, 0]))
+print(importlib.util.find_spec("kernels"), importlib.util.find_spec("experiments"))
 """
 
 
@@ -72,16 +79,27 @@ def link(installed: Distribution, site: Path) -> None:
             os.symlink(source, target)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    pytest.importorskip("hatchling", reason="no hatchling here: pip install -e '.[test]'")
-    folder = tmp_path_factory.mktemp("wheel")
+def build(source: Path, folder: Path) -> Path:
+    """The wheel of a checkout or of an unpacked source distribution."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel")
-    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", folder, ROOT)
+    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", folder, source)
     done = subprocess.run([*pip, *map(str, flags)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("ogrpo-*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from the source distribution, with no checkout around it."""
+    pytest.importorskip("hatchling", reason="no hatchling here: pip install -e '.[test]'")
+    from hatchling.builders.sdist import SdistBuilder
+
+    folder = tmp_path_factory.mktemp("wheel")
+    archive = Path(next(SdistBuilder(str(ROOT)).build(directory=str(folder))))
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return build(folder / archive.name.removesuffix(".tar.gz"), folder / "built")
 
 
 def site_of(wheel: Path, site: Path, *extras: str) -> Path:
@@ -122,10 +140,14 @@ def test_the_wheel_alone_is_the_algebra_and_a_command_names_the_extra_it_misses(
 
 
 @pytest.mark.slow
-def test_every_module_can_be_imported_beside_what_train_brings(wheel, tmp_path):
+def test_every_module_can_be_imported_beside_what_train_brings_kernels_included(wheel, tmp_path):
     done = run(site_of(wheel, tmp_path, "train"), EVERY_MODULE)
     assert done.returncode == 0, done.stderr
-    assert {"ogrpo.learner.update", "ogrpo.kernels.log_probs"} <= {*json.loads(done.stdout)}
+    names, *rows, others = done.stdout.splitlines()
+    assert {"ogrpo.learner.update", "ogrpo.kernels.log_probs"} <= {*json.loads(names)}
+    # log softmax of (1, 0, 0, 0) and (0, 1, 0, 0) at token 1.
+    assert rows == ["-1.7437 -0.7437"] * 2
+    assert others == "None None"  # no top-level name but ogrpo
 
 
 def test_the_table_of_modules_is_what_the_extras_bring():

@@ -323,7 +323,7 @@ class TrainConfig:
     aside."""
     resume_anyway: bool = False
     """Go on although options, data or tokenizer are not those of the checkpoint."""
-    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Trackers that get each step's figures beside metrics.jsonl (pip install 'ogrpo[track]'); they
     are set up by their own environment variables."""
     push_to_hub: str | None = None

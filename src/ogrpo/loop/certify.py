@@ -18,8 +18,8 @@ It speaks of the reward at the sampling temperature, averaged over the prompts d
 those of a few groups, else as many as there are completions, in the order of fresh permutations.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -61,20 +61,6 @@ NOT_CERTIFIED: Record = dict.fromkeys(
     f"certificate/{name}"
     for name in ("bound", "mean", "evidence", "completions", "price", "unit_center")
 )
-
-
-@dataclass(frozen=True)
-class PeriodGains:
-    """Gains of new weights over old on draws of a period, prices of the unit centre there."""
-
-    values: Sequence[float] = ()
-    prices: Sequence[float] = ()
-    drawn: int = 0
-    """Completions that were drawn for this alone."""
-
-    def __add__(self, more: "PeriodGains") -> "PeriodGains":
-        values, prices = [*self.values, *more.values], [*self.prices, *more.prices]
-        return PeriodGains(values, prices, self.drawn + more.drawn)
 
 
 def check_range(rewards: np.ndarray) -> None:
@@ -185,6 +171,9 @@ def certify_period(
 ) -> tuple[LoopState, Record]:
     """Gathers gains of the new weights on draws of those before; certifies at a period's end.
 
+    Without an offset draws are made in rounds of as many prompts as a step has, until the gains are
+    settled or the budget is used up.
+
     Args:
       state: after the step's updates.
       groups: the step's fresh batch; None where there is none.
@@ -196,13 +185,22 @@ def certify_period(
     if terms is None or terms.delta is None or groups is None:
         return state, NOT_CERTIFIED
     ahead = parts.schedule.sync_offset > 0  # the old weights are then no longer held
-    gains = PeriodGains()
+    gains, prices, drawn = [], [], 0
     if ahead:
         renewed = state.train.whole(state.server)
-        gains = _gains_of(groups, state.previous_version, renewed, state, parts)
+        gains, prices = _gains_of(groups, state.previous_version, renewed, state, parts)
     elif ends:
-        gains = _settled_gains(state, parts, collector, terms, prompts=len(groups.rewards))
-    state = replace(state, gaps=(*state.gaps, *gains.values))
+        while drawn < terms.completions and not is_settled(np.array(gains), terms):
+            rounds = _draw(state, parts, collector, prompts=len(groups.rewards), drawn=drawn)
+            drawn += sum(batch.rewards.size for batch, _, _ in rounds)
+            if terms.pairs:
+                (old, _, _), (new, _, _) = rounds
+                gains += pair_gains(new.rewards, old.rewards).tolist()
+                continue
+            for batch, version, other in rounds:
+                more, costs = _gains_of(batch, version, other, state, parts, share=SHARE)
+                gains, prices = [*gains, *more], [*prices, *costs]
+    state = replace(state, gaps=(*state.gaps, *gains))
     if not ends or not state.gaps:
         return state, NOT_CERTIFIED
     verdict = certify(np.array(state.gaps), terms.delta)
@@ -217,26 +215,9 @@ def certify_period(
         "certificate/mean": float(verdict.mean),
         "certificate/evidence": float(verdict.evidence),
         "certificate/completions": len(state.gaps) * (2 if terms.pairs else 1),
-        "certificate/price": gains.drawn / period,
-        "certificate/unit_center": float(np.mean(gains.prices)) if gains.prices else None,
+        "certificate/price": drawn / period,
+        "certificate/unit_center": float(np.mean(prices)) if prices else None,
     }
-
-
-def _settled_gains(
-    state: LoopState, parts: Parts, collector: Collector, terms: Certification, *, prompts: int
-) -> PeriodGains:
-    """Draws rounds of so many prompts until the gains are settled or the budget is used up."""
-    gains = PeriodGains()
-    while gains.drawn < terms.completions and not is_settled(np.array(gains.values), terms):
-        rounds = _draw(state, parts, collector, prompts=prompts, drawn=gains.drawn)
-        gains += PeriodGains(drawn=sum(batch.rewards.size for batch, _, _ in rounds))
-        if terms.pairs:
-            (old, _, _), (new, _, _) = rounds
-            gains += PeriodGains(pair_gains(new.rewards, old.rewards).tolist())
-            continue
-        for batch, version, other in rounds:
-            gains += _gains_of(batch, version, other, state, parts, share=SHARE)
-    return gains
 
 
 def is_settled(gains: np.ndarray, terms: Certification) -> bool:
@@ -261,7 +242,7 @@ def _gains_of(
     parts: Parts,
     *,
     share: float = 0.0,
-) -> PeriodGains:
+) -> tuple[list[float], list[float]]:
     """Returns the gains on the completions of that version, and the unit centre's prices there.
 
     Args:
@@ -280,7 +261,7 @@ def _gains_of(
     active = made.batch.active_mask
     judged = (made.batch.policy_versions == version) & active.any(axis=-1)
     if not judged.any():
-        return PeriodGains()
+        return [], []
     temperature = jnp.float32(parts.collection.sampling.temperature)
     scored = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
     behavior, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
@@ -290,9 +271,9 @@ def _gains_of(
     gains = np.nan_to_num(gains, nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN).tolist()
     knobs = parts.method.hypers_at(int(state.train.updates), state.clip_scale, 0).knobs
     if by_new or not {"eps_low", "eps_high"} <= knobs.keys():
-        return PeriodGains(gains)
+        return gains, []
     prices = center_prices(*drawn, knobs["eps_low"], knobs["eps_high"])
-    return PeriodGains(gains, np.asarray(prices, np.float64)[judged].tolist())
+    return gains, np.asarray(prices, np.float64)[judged].tolist()
 
 
 def _draw(

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from ogrpo.batch import Batch
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.logs import lacks_log_probs
-from ogrpo.data.replay import Experience, ReplayBuffer
+from ogrpo.data.replay import Experience
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.hosts import from_first
-from ogrpo.learner.state import Params, TrainState
+from ogrpo.learner.state import TrainState
 from ogrpo.loop.certify import check_range
 from ogrpo.loop.judge import RewardError
 from ogrpo.loop.parts import BatchScoreFn, Parts, stream_seed
@@ -127,29 +127,19 @@ def insert(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
 
 
 def start(train: TrainState, parts: Parts) -> LoopState:
-    """Returns the state before step 0: every policy is the initial one, the buffer has the log."""
-    arrays = {"reference": None, **first_arrays(train, parts), "train": train}
-    buffer = parts.make_buffer(None)
-    insert_logged(buffer, train.whole(), parts)
-    return LoopState(**arrays, buffer=buffer, frozen_hash=content_hash(train.frozen))
-
-
-def insert_logged(buffer: ReplayBuffer, params: Params, parts: Parts) -> None:
-    """Puts the log's groups into a new buffer, if the run has a log.
-
-    Args:
-      buffer: of the run.
-      params: the first weights.
-      parts: of the run.
+    """Returns the state before step 0: every policy is the initial one, the buffer has the log.
 
     Raises:
       ValueError: nothing else is trained on, and the buffer took in less than a draw.
     """
+    arrays = {"reference": None, **first_arrays(train, parts), "train": train}
+    buffer = parts.make_buffer(None)
+    state = LoopState(**arrays, buffer=buffer, frozen_hash=content_hash(train.frozen))
     if parts.logged is None:
-        return
+        return state
     groups, size = [*parts.logged.read()], parts.schedule.draw_size
     places = [n for n, one in enumerate(groups) if any(map(lacks_log_probs, one.group.completions))]
-    score = partial(parts.logged.behavior, params)
+    score = partial(parts.logged.behavior, train.whole())
     lengths = parts.prompts.length, parts.collection.sampling.max_tokens
     computed = scored([groups[n] for n in places], score, lengths, together=size)
     for n in places:
@@ -163,6 +153,7 @@ def insert_logged(buffer: ReplayBuffer, params: Params, parts: Parts) -> None:
             f"the buffer took in {held} of the log's {len(groups)} groups, fewer than a draw of"
             f" {size}: give a smaller --schedule.draw or --rollout.group-size, or more rows"
         )
+    return state
 
 
 def scored(

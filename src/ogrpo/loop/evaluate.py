@@ -1,5 +1,6 @@
 """Evaluation of the trainer's weights on the held-out split: Pass@k, and mean rewards."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from math import isnan
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from ogrpo.evaluation import Estimate, estimate, pass_at_k, success_reward
 from ogrpo.loop.parts import HeldoutVerdicts, Parts, Record, stream_seed
 from ogrpo.loop.state import LoopState
-from ogrpo.protocol import Engine, Sampling
+from ogrpo.protocol import Engine
 from ogrpo.rollout.collection import Collector
 from ogrpo.rollout.embedded import EmbeddedEngine
 
@@ -86,26 +87,19 @@ def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Rec
     Where evaluation shares the samplers' engine, collection rests meanwhile, and the engine gets
     back the weights that it had.
     """
-    if collector is None or parts.evaluator.engine is not parts.collection.engine:
-        return _evaluate(state, parts)
-    with collector.alone() as engine:
-        record = _evaluate(state, parts)
-        if engine.version != state.server_version:
-            engine.publish(state.train.whole(state.server), state.server_version)
-    return record
-
-
-def _evaluate(state: LoopState, parts: Parts) -> Record:
-    engine, sampling = parts.evaluator.engine, parts.evaluator.sampling
-    engine.publish(state.evaluated.whole(), state.step)
-    seed = stream_seed(parts.seed, "evaluation", state.step)
-
-    def verdicts(how: Sampling) -> HeldoutVerdicts:
-        return parts.evaluator.judge(engine.generate(parts.prompts.heldout, how, seed))
-
-    sampled = verdicts(sampling)
-    greedy = verdicts(replace(sampling, greedy=True, group_size=1))
-    withdraw(engine)
+    evaluator, seed = parts.evaluator, stream_seed(parts.seed, "evaluation", state.step)
+    engine, sampling = evaluator.engine, evaluator.sampling
+    others = collector if engine is parts.collection.engine else None
+    with others.alone() if others is not None else nullcontext() as shared:
+        engine.publish(state.evaluated.whole(), state.step)
+        verdicts = [
+            evaluator.judge(engine.generate(parts.prompts.heldout, how, seed))
+            for how in (sampling, replace(sampling, greedy=True, group_size=1))
+        ]
+        withdraw(engine)
+        if shared is not None and shared.version != state.server_version:
+            shared.publish(state.train.whole(state.server), state.server_version)
+    sampled, greedy = verdicts
     return heldout_record(sampled, greedy, sampling.temperature)
 
 

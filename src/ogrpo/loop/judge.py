@@ -3,7 +3,7 @@
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from ogrpo.batch import Batch
 from ogrpo.loop.parts import HeldoutVerdicts, stream_seed
 from ogrpo.protocol import Group, IntArray
-from ogrpo.rewards.judge import Judge, RewardCounts
+from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.pool import RewardPool
-from ogrpo.rewards.reward import Reward
 from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.rollout.collection import Request, Rewarded
 from ogrpo.system.terminal import shown
@@ -40,7 +39,7 @@ class GroupJudge:
     each kind is logged.
 
     Args:
-      pool: the task's rewards.
+      pool: the task's rewards; an attribute.
       examples: by the number of their prompt.
       decode: token ids -> the text that rewards read.
       flip: chance that the reward of a training completion is flipped.
@@ -56,23 +55,10 @@ class GroupJudge:
         flip: float = 0.0,
         success: str | None = None,
     ) -> None:
-        self._pool, self._examples, self._decode = pool, examples, decode
+        self.pool, self._examples, self._decode = pool, examples, decode
         self._flip, self._success = flip, success
         self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
-
-    @property
-    def rewards(self) -> Sequence[Reward]:
-        """The task's rewards."""
-        return self._pool.rewards
-
-    def metrics(self) -> Mapping[str, float]:
-        """Returns the counts of the rewards since the run began."""
-        return self._pool.metrics()
-
-    def go_on_from(self, before: Mapping[str, float]) -> None:
-        """Counts on from the metrics of an earlier part of the run."""
-        self._pool.go_on_from(before)
 
     def __call__(
         self, request: Request, places: Sequence[int], groups: Sequence[Group]
@@ -94,15 +80,16 @@ class GroupJudge:
         Raises:
           RewardError: no completion has a verdict.
         """
-        before = self._counts()
+        judges = [r.function for r in self.pool.rewards if isinstance(r.function, Judge)]
+        before = [each.counts for each in judges]
         scores = self._scores(range(len(groups)), groups)
         if scores.failed.all():
             first = scores.failures[0].message
             raise RewardError(f"no answer to a held-out prompt could be judged; first: {first}")
         shares = [
-            (now.unparsable - then.unparsable) / (now.total - then.total)
-            for then, now in zip(before, self._counts(), strict=True)
-            if now.total > then.total
+            (each.counts.unparsable - then.unparsable) / (each.counts.total - then.total)
+            for then, each in zip(before, judges, strict=True)
+            if each.counts.total > then.total
         ]
         rewards = np.where(scores.failed, np.float32(np.nan), scores.rewards)
         size = (len(groups), -1)
@@ -130,10 +117,6 @@ class GroupJudge:
         texts = [self._decode(group.completions[0].token_ids) for group in groups]
         return [(text, float(each[0])) for text, each in zip(texts, rewards, strict=True)]
 
-    def _counts(self) -> list[RewardCounts]:
-        functions = [reward.function for reward in self.rewards]
-        return [function.counts for function in functions if isinstance(function, Judge)]
-
     def _scores(self, problems: Sequence[int], groups: Sequence[Group]) -> Scores:
         """Scores completions one after the other; logs the first failure of each kind."""
         requests = [
@@ -147,7 +130,7 @@ class GroupJudge:
             for n, group in zip(problems, groups, strict=True)
         ]
         names = {name: None for each in requests for name in each.columns}
-        scores = self._pool.score(
+        scores = self.pool.score(
             ScoreRequest(
                 prompts=[x for each in requests for x in each.prompts],
                 completions=[x for each in requests for x in each.completions],

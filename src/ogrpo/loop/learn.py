@@ -25,12 +25,11 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.config.schedule import ReuseLimits
-from ogrpo.core.advantages import NOTHING_SEEN, RunningMean, running_mean
+from ogrpo.core.advantages import NOTHING_SEEN, running_mean
 from ogrpo.core.algorithms import PROXIMAL
-from ogrpo.data.packing import Shape
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.learner.state import Hypers
-from ogrpo.loop.batches import make_batch
+from ogrpo.loop.batches import Made, make_batch
 from ogrpo.loop.collect import Fresh
 from ogrpo.loop.parts import Parts, Record, stream_seed
 from ogrpo.loop.state import DivergedError, LoopState, Skipped
@@ -79,17 +78,6 @@ def next_clip_scale(scale: float, verdict: UseVerdict, limits: ReuseLimits) -> f
 NOISE = ("grad_variance", "grad_snr")
 
 
-class Scored(NamedTuple):
-    """A batch for the update, with the log-probs that the method reads."""
-
-    batch: Batch[jax.Array]
-    policy_versions: np.ndarray
-    shape: Shape | None
-    """None where it is padded."""
-    padding: float
-    """Share of the tokens computed that are padding."""
-
-
 class UpdateResult(NamedTuple):
     """Outcome of the updates on one draw."""
 
@@ -108,61 +96,60 @@ class UpdateResult(NamedTuple):
         return self.verdict is not None and self.verdict.use >= 1
 
 
-class StepResult(NamedTuple):
-    """Use of a step's data."""
-
-    updates: tuple[UpdateResult, ...]
-    """Of each draw."""
-    starved: bool
-    """Whether the buffer had less than a batch to draw."""
-
-    def record(self) -> Record:
-        """Returns the metrics of the last update, and how the data were used."""
-        last = self.updates[-1] if self.updates else None
-        ages = np.concatenate([each.staleness.ravel() for each in self.updates]) if last else None
-        noise = {**dict.fromkeys(NOISE), **(self.updates[0].noise if last else {})}
-        verdict = last.verdict if last else None
-        return {
-            **(last.metrics if last else {}),
-            **{name: None if x is None else float(x) for name, x in noise.items()},
-            "staleness": None if ages is None else float(ages.mean()),
-            "staleness/max": None if ages is None else int(ages.max()),
-            "reuse/draws": len(self.updates),
-            "reuse/starved": self.starved,
-            "reuse/signal": None if verdict is None else verdict.signal,
-            "reuse/use": None if verdict is None else verdict.use,
-        }
-
-
-def run_updates(state: LoopState, parts: Parts, *, examine: bool) -> tuple[LoopState, StepResult]:
+def run_updates(
+    state: LoopState, fresh: Fresh | None, parts: Parts, *, examine: bool
+) -> tuple[LoopState, Record]:
     """Draws, scores and updates until the schedule, the signals or the buffer end the step.
 
     Args:
       state: its buffer has the step's fresh groups.
+      fresh: these groups; None where none were collected.
       parts: of the run.
       examine: whether the first draw is looked into: its gradient's variance and its tokens.
+
+    Returns:
+      The state after the step, the metrics of its last update, and how the data were used.
     """
-    state = replace(state, token_samples=())
-    results: tuple[UpdateResult, ...] = ()
+    state, starved = replace(state, token_samples=()), False
+    results: list[UpdateResult] = []
     for number in range(parts.schedule.draws(state.step)):
         seed = stream_seed(parts.seed, f"replay {number}", state.step)
         try:
             draw = state.buffer.sample(parts.schedule.draw_size, seed=seed)
         except TooFewGroups:
-            return state, StepResult(results, starved=True)
-        scored = score(state, draw, parts)
-        state, result = update(state, scored, parts, number=number, examine=examine and number == 0)
-        results = (*results, result)
+            starved = True
+            break
+        batch, made = score(state, draw, parts)
+        first = examine and number == 0
+        state, result = update(state, batch, made, parts, number=number, examine=first)
+        results.append(result)
         diverged = state.skipped_in_a_row > parts.limits.skipped
         if result.is_used_up or diverged or parts.limits.mismatch.passed_by(state.mismatch):
             break
-    return state, StepResult(results, starved=False)
+    state = after_updates(state, results, fresh, parts)
+    last = results[-1] if results else None
+    ages = np.concatenate([each.staleness.ravel() for each in results]) if last else None
+    noise = {**dict.fromkeys(NOISE), **(results[0].noise if last else {})}
+    verdict = last.verdict if last else None
+    return state, {
+        **(last.metrics if last else {}),
+        **{name: None if x is None else float(x) for name, x in noise.items()},
+        "staleness": None if ages is None else float(ages.mean()),
+        "staleness/max": None if ages is None else int(ages.max()),
+        "reuse/draws": len(results),
+        "reuse/starved": starved,
+        "reuse/signal": None if verdict is None else verdict.signal,
+        "reuse/use": None if verdict is None else verdict.use,
+    }
 
 
-def score(state: LoopState, draw: Draw, parts: Parts) -> Scored:
+def score(state: LoopState, draw: Draw, parts: Parts) -> tuple[Batch[jax.Array], Made]:
     """Makes a draw a batch, with the log-probs of pi_k and of pi_ref and the values that are read.
 
     Those of pi_k are left to the update where it is the policy that is differentiated.
+
+    Returns:
+      The batch on the devices, and the same on the host, without what was computed.
     """
     learner, method, sampling = parts.learner, parts.method, parts.collection.sampling
     padded = draw.batch(parts.prompts.length, sampling.max_tokens)
@@ -185,12 +172,17 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> Scored:
         del reference
     if learner.values is not None:
         values = learner.values(state.train.params, batch, temperature)
-    batch = batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values)
-    return Scored(batch, padded.policy_versions, made.shape, made.padding)
+    return batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values), made
 
 
 def update(
-    state: LoopState, scored: Scored, parts: Parts, *, number: int, examine: bool
+    state: LoopState,
+    batch: Batch[jax.Array],
+    made: Made,
+    parts: Parts,
+    *,
+    number: int,
+    examine: bool,
 ) -> tuple[LoopState, UpdateResult]:
     """Takes `i` updates on one batch; the metrics are those of the last.
 
@@ -198,12 +190,13 @@ def update(
 
     Args:
       state: before them.
-      scored: the batch.
+      batch: as `score` makes it.
+      made: the same on the host.
       parts: of the run.
       number: of the step's draws before this one.
       examine: whether the variance of the gradient is measured, and tokens are kept.
     """
-    batch, learner = scored.batch, parts.learner
+    learner, versions = parts.learner, made.batch.policy_versions
     seed = stream_seed(parts.seed, f"lots {number}", state.step)
 
     def hypers(iteration: int) -> Hypers:
@@ -238,9 +231,9 @@ def update(
         place = (state.step, number, updates - 1)
         failed = (Skipped(*place, batch, hypers(updates - 1), dict(metrics)),)
     goes_on = skipped and updates == 1  # none was taken since the last one that was skipped
-    fresh = number == 0 and bool(np.all(scored.policy_versions == state.step))
-    shapes = state.shapes if scored.shape is None else state.shapes | {scored.shape}
-    metrics |= {"padding": scored.padding, "shapes": max(1, len(shapes))}
+    fresh = number == 0 and bool(np.all(versions == state.step))
+    shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
+    metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
     if fresh and parts.collection.sampling.cuts and not parts.method.over_top:
         metrics["ratio/bias"] = metrics["ratio/mean"] - 1
     verdict = None
@@ -249,7 +242,7 @@ def update(
     others = (batch.proximal_log_probs, batch.ref_log_probs, batch.values)
     scores = sum(log_probs is not None for log_probs in others)
     costs = parts.costs
-    flops = updates * costs.update(scored.shape) + scores * costs.score(scored.shape)
+    flops = updates * costs.update(made.shape) + scores * costs.score(made.shape)
     state = replace(
         state,
         train=train,
@@ -262,11 +255,11 @@ def update(
         skipped_in_a_row=(state.skipped_in_a_row if goes_on else 0) + skipped,
         failed=(state.failed if goes_on else ()) + failed,
     )
-    return state, UpdateResult(metrics, state.step - scored.policy_versions, verdict, noise)
+    return state, UpdateResult(metrics, state.step - versions, verdict, noise)
 
 
 def after_updates(
-    state: LoopState, result: StepResult, fresh: Fresh | None, parts: Parts
+    state: LoopState, results: Sequence[UpdateResult], fresh: Fresh | None, parts: Parts
 ) -> LoopState:
     """Ends a step: the mean reward, which its updates were held against, and the reuse signals.
 
@@ -279,29 +272,25 @@ def after_updates(
             reward = float(fresh.judged_rewards.mean(dtype=np.float64))
             state = replace(state, baseline=running_mean(state.baseline, reward, rate=rate))
         else:
-            state = replace(state, baselines=_by_kind(state, fresh, parts.method.kinds, rate))
-    if limits is not None and result.updates:
-        verdict = result.updates[-1].verdict
+            rewards: dict[str, list[float]] = {}
+            for experience in fresh.experiences:
+                judged = experience.rewards[~np.isnan(experience.rewards)]
+                kind = parts.method.kinds[experience.problem]
+                rewards.setdefault(kind, []).extend(judged.tolist())
+            means = {
+                kind: running_mean(
+                    state.baselines.get(kind, NOTHING_SEEN), float(np.mean(values)), rate=rate
+                )
+                for kind, values in rewards.items()
+                if values
+            }
+            state = replace(state, baselines={**state.baselines, **means})
+    if limits is not None and results:
+        verdict = results[-1].verdict
         assert verdict is not None  # there are limits
         scale = next_clip_scale(state.clip_scale, verdict, limits)
-        state = replace(state, clip_scale=scale, used_up=result.updates[0].is_used_up)
+        state = replace(state, clip_scale=scale, used_up=results[0].is_used_up)
     return replace(state, step=state.step + 1)
-
-
-def _by_kind(
-    state: LoopState, fresh: Fresh, kinds: Sequence[str], rate: float
-) -> dict[str, RunningMean]:
-    """Returns the running mean of each kind after a step; kinds that it has none of stay."""
-    rewards: dict[str, list[float]] = {}
-    for experience in fresh.experiences:
-        judged = experience.rewards[~np.isnan(experience.rewards)]
-        rewards.setdefault(kinds[experience.problem], []).extend(judged.tolist())
-    means = dict(state.baselines)
-    for kind, values in rewards.items():
-        if values:
-            before = means.get(kind, NOTHING_SEEN)
-            means[kind] = running_mean(before, float(np.mean(values)), rate=rate)
-    return means
 
 
 def stop_where_diverged(state: LoopState, max_skipped: int) -> None:

@@ -3,7 +3,6 @@
 from ogrpo.loop.certify import NOT_CERTIFIED
 from ogrpo.loop.collect import Fresh
 from ogrpo.loop.evaluate import not_evaluated
-from ogrpo.loop.learn import StepResult
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.state import LoopState, Stopwatch
 from ogrpo.rollout.check import REFUSED
@@ -26,7 +25,7 @@ def step_record(
     collector: Collector,
     evaluation: Record | None,
     fresh: Fresh | None,
-    result: StepResult,
+    used: Record,
     certificate: Record,
 ) -> Record:
     """Returns the record of a step that has ended; None for an evaluation that was not made."""
@@ -53,7 +52,7 @@ def step_record(
         **NOT_UPDATED,
         **(not_evaluated(samples) if evaluation is None else evaluation),
         **collected,
-        **result.record(),
+        **used,
         **certificate,
         **{f"replay/{name}": value for name, value in replay.items()},
         "replay/ratio": state.uses * group_size / max(came, 1),

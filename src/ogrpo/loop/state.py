@@ -131,20 +131,6 @@ def snapshot(params: Params) -> Params:
     return jax.tree.map(jnp.copy, params)
 
 
-def first_arrays(train: TrainState, parts: Parts) -> dict[str, Any]:
-    """Returns a checkpoint's arrays before step 0."""
-    return checkpoint_arrays(train, snapshot(train.params), **_kept(parts))
-
-
-def array_shapes(shapes: TrainState, parts: Parts) -> dict[str, Any]:
-    """Returns the shapes of a checkpoint's arrays, from those of a train state."""
-    return checkpoint_arrays(shapes, shapes.params, **_kept(parts))
-
-
-def _kept(parts: Parts) -> dict[str, Any]:
-    return {"reads": parts.method.reads, "averages": parts.learner.average is not None}
-
-
 def checkpoint_arrays(
     train: TrainState,
     policy: Params,
@@ -166,6 +152,13 @@ def checkpoint_arrays(
     if averages:
         arrays["average"] = policy
     return arrays
+
+
+def first_arrays(train: TrainState, parts: Parts, policy: Params | None = None) -> dict[str, Any]:
+    """Returns a checkpoint's arrays before step 0, or their shapes; by default with copies."""
+    policy = snapshot(train.params) if policy is None else policy
+    averages = parts.learner.average is not None
+    return checkpoint_arrays(train, policy, reads=parts.method.reads, averages=averages)
 
 
 def resume(

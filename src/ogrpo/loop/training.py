@@ -21,7 +21,7 @@ from ogrpo.learner.hosts import is_first
 from ogrpo.loop.certify import certify_period
 from ogrpo.loop.collect import insert, make_collector, take
 from ogrpo.loop.evaluate import evaluate
-from ogrpo.loop.learn import after_updates, run_updates, stop_where_diverged
+from ogrpo.loop.learn import run_updates, stop_where_diverged
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.records import first_record, step_record
 from ogrpo.loop.state import LoopState, Stopwatch, snapshot
@@ -79,13 +79,12 @@ def advance(
     state = insert(state, fresh, parts)
     evaluates = schedule.evaluates(state.step + 1)
     with watch("update"):
-        state, result = run_updates(state, parts, examine=evaluates)
-        state = after_updates(state, result, fresh, parts)
+        state, used = run_updates(state, fresh, parts, examine=evaluates)
         groups, ends = None if fresh is None else fresh.groups, is_due(state, parts)
         state, certificate = certify_period(state, groups, parts, collector, ends=ends)
 
     def record(evaluation: Record | None) -> Record:
-        figures = fresh, result, certificate
+        figures = fresh, used, certificate
         return step_record(state, parts, watch, collector, evaluation, *figures)
 
     evaluation = None

@@ -30,18 +30,10 @@ class GuardMessage(NamedTuple):
     """A warning of a guard rail."""
 
     kind: Literal["start", "no success", "fall", "signal"]
+    """`start`: there was nothing to learn from; `no success` and `fall`: the run gets worse, which
+    a signal says that it may."""
     step: int
     text: str
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether there was nothing to learn from at the start."""
-        return self.kind == "start"
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the run gets worse by it, and not only may."""
-        return self.kind in ("no success", "fall")
 
 
 class Guards:

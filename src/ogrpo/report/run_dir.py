@@ -23,7 +23,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from ogrpo.system import lock
@@ -51,12 +50,7 @@ class MetricsWriter:
     def __enter__(self) -> "MetricsWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     def write(self, record: Record) -> None:
@@ -95,19 +89,6 @@ def rewind(path: Path, step: int, aside: Path | None) -> Rewound:
     Raises:
       ValueError: a line that has to stay is no record; names it. Nothing is changed.
     """
-    kept, dropped, broken = _parted(path, step)
-    if aside is not None and dropped:
-        with aside.open("ab") as file:
-            file.write(b"".join(dropped))
-            file.flush()
-            os.fsync(file.fileno())
-    with replacing(path) as file:
-        file.write("".join(map(_line, kept)))
-    return Rewound(len(dropped) - broken, broken)
-
-
-def _parted(path: Path, step: int) -> tuple[list[Record], list[bytes], int]:
-    """The records up to `step`, the other lines as they are, and how many of these are none."""
     kept: list[Record] = []
     dropped: list[bytes] = []
     broken: list[ValueError] = []
@@ -129,7 +110,14 @@ def _parted(path: Path, step: int) -> tuple[list[Record], list[bytes], int]:
             kept.append(record)
     if broken and (kept[-1]["step"] if kept else -1) < step:
         raise broken[0]
-    return kept, dropped, len(broken)
+    if aside is not None and dropped:
+        with aside.open("ab") as file:
+            file.write(b"".join(dropped))
+            file.flush()
+            os.fsync(file.fileno())
+    with replacing(path) as file:
+        file.write("".join(map(_line, kept)))
+    return Rewound(len(dropped) - len(broken), len(broken))
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -307,11 +295,9 @@ class RunDir:
                 rewind(beside, step, None)
         return rewind(self.metrics, step, self.aside if keep else None)
 
-    @contextmanager
-    def metrics_writer(self) -> Iterator[MetricsWriter]:
-        """Appends records, each with the system before the next step begins."""
-        with MetricsWriter(self.metrics) as writer:
-            yield writer
+    def metrics_writer(self) -> MetricsWriter:
+        """Returns a writer of records, each with the system before the next step begins."""
+        return MetricsWriter(self.metrics)
 
 
 MENDING = "mend it, or put back a copy of it (report.html lists its options), or start another run"

@@ -14,7 +14,7 @@ from ogrpo.report.curves import of_run
 from ogrpo.report.guards import Guards
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
-from ogrpo.report.scores import change, evaluations, interval, reward_rows, scores
+from ogrpo.report.scores import evaluations, interval, reward_rows, scores
 from ogrpo.rewards.judge import RewardCounts
 from ogrpo.system.files import read_json, write_json, write_text
 from ogrpo.system.terminal import shown
@@ -147,7 +147,10 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
         lead=f"step {last['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],
         cards=[
-            *((change(evaluated, s.key), f"held-out {s.label}") for s in scores(evaluated)),
+            *(
+                (f"{evaluated[0][s.key]:.3f} → {evaluated[-1][s.key]:.3f}", f"held-out {s.label}")
+                for s in scores(evaluated)
+            ),
             (f"{last['completions']:,}", "completions collected"),
             (f"{last['updates']:,}", "updates"),
             (
@@ -228,7 +231,6 @@ def counted(
     which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
     return [
         *rows,
-        *gained(records),
         ("records with a figure that is NaN or infinite", f"{damaged:,}{which}"),
         (
             "updates skipped, their loss, gradient or new weights not finite",
@@ -302,23 +304,6 @@ def certified(delta: float | None, records: list[Record]) -> Counts:
             "0" if price is None else f"{price:.2f}",
         ),
         *ended,
-    ]
-
-
-def gained(records: list[Record]) -> Counts:
-    """Returns the completions that the run collected and used, and what they gained."""
-    evaluated = evaluations(records)
-    headline = scores(evaluated)
-    if len(evaluated) < 2 or not evaluated[-1]["completions"] or not headline:
-        return []
-    first, last = evaluated[0], evaluated[-1]
-    key, name, _ = headline[0]
-    gain = (last[key] - first[key]) / last["completions"] * 1000
-    return [
-        (f"{name}: gained per 1,000 completions", f"{gain:+.4f}"),
-        ("updates in which each completion collected was used", f"{last['replay/ratio']:.2f}"),
-        ("FLOPs of rollouts, counted from shapes", f"{last['flops/rollout']:.3g}"),
-        ("FLOPs of updates, counted from shapes", f"{last['flops/update']:.3g}"),
     ]
 
 

@@ -5,7 +5,7 @@ rewards is a mean reward: it may be of any size, and has an interval for means.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
@@ -32,10 +32,10 @@ def evaluations(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if is_evaluated(record)]
 
 
-def sampled(record: Record, how: str = "sampled at T = {:g}") -> str:
+def sampled(record: Record) -> str:
     """Returns how an evaluation's samples were drawn, in words."""
     temperature = record.get("heldout/temperature", record.get("pass@1/temperature"))
-    return "sampled" if temperature is None else how.format(temperature)
+    return "sampled" if temperature is None else f"sampled at T = {temperature:g}"
 
 
 def scores(evaluated: Sequence[Record]) -> list[Score]:
@@ -46,10 +46,12 @@ def scores(evaluated: Sequence[Record]) -> list[Score]:
     known = [{key for key, value in record.items() if value is not None} for record in evaluated]
     shared = set.intersection(*known) if known else set()
     drawn = sampled(evaluated[0]) if evaluated else ""
+    matches = (re.fullmatch(r"pass@(\d+)/sampled", key) for key in shared)
+    several = {int(match[1]) for match in matches if match} - {1}
     figures = [
         Score(f"{PASS_AT_1}/sampled", f"Pass@1, {drawn}", True),
         Score(f"{PASS_AT_1}/greedy", "Pass@1, greedy", True),
-        *(Score(key, f"Pass@{k}, {drawn}", True) for k, key in _pass_at_k(shared)),
+        *(Score(f"pass@{k}/sampled", f"Pass@{k}, {drawn}", True) for k in sorted(several)),
         Score(f"{MEAN_REWARD}/sampled", f"mean reward, {drawn}", False),
         Score(f"{MEAN_REWARD}/greedy", "mean reward, greedy", False),
     ]
@@ -57,11 +59,6 @@ def scores(evaluated: Sequence[Record]) -> list[Score]:
     decided = any(score.is_share for score in figures)
     alone = len(reward_names(evaluated)) < 2
     return [score for score in figures if score.is_share or not (decided and alone)]
-
-
-def _pass_at_k(keys: set[str]) -> Iterator[tuple[int, str]]:
-    matches = (re.fullmatch(r"pass@(\d+)/sampled", key) for key in keys)
-    yield from sorted((int(m[1]), m[0]) for m in matches if m and m[1] != "1")
 
 
 def reward_names(evaluated: Sequence[Record]) -> list[str]:
@@ -78,11 +75,6 @@ def interval(record: Record, key: str) -> str:
     low, high = record.get(f"{key}/low"), record.get(f"{key}/high")
     bounds = "" if low is None or high is None else f"  [{low:.3f}, {high:.3f}]"
     return f"{record[key]:.3f}{bounds}"
-
-
-def change(evaluated: Sequence[Record], key: str) -> str:
-    """Returns a score at the first evaluation and at the last."""
-    return f"{evaluated[0][key]:.3f} → {evaluated[-1][key]:.3f}"
 
 
 def reward_rows(evaluated: Sequence[Record]) -> list[tuple[str, str, str, str]]:

@@ -1,9 +1,9 @@
-"""A run's figures in TensorBoard, Weights & Biases or trackio (`--track NAME`).
+"""A run's figures in TensorBoard or Weights & Biases (`--track NAME`).
 
-Each is a library of its own (`pip install 'ogrpo[track]'` brings all three), imported only where it
-is asked for, and set up by its own environment variables: WANDB_PROJECT, WANDB_MODE, TRACKIO_DIR
-and so on. The record of a run stays metrics.jsonl: a tracker that fails while
-the run goes on is named once, and costs nothing else.
+Each is a library of its own (`pip install 'ogrpo[track]'` brings both), imported only where it is
+asked for, and set up by its own environment variables: WANDB_PROJECT, WANDB_MODE and so on. The
+record of a run stays metrics.jsonl: a tracker that fails while the run goes on is named once, and
+costs nothing else.
 """
 
 import hashlib
@@ -46,28 +46,21 @@ def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
     # The same id finds a resumed run again, whatever characters its folder's path has.
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
     settings = wandb.Settings(silent=True)
-    return _opened(wandb, folder, config, id=digest[:16], dir=str(folder), settings=settings)
-
-
-def trackio(folder: Path, config: Mapping[str, Any]) -> Tracker:
-    """Returns a run of trackio, which a resumed run goes on with."""
-    import trackio
-
-    return _opened(trackio, folder, config)
-
-
-def _opened(library: Any, folder: Path, config: Mapping[str, Any], **options: Any) -> Tracker:
-    """Begins a run by the function `init` that both libraries have."""
-    project = os.environ.get(f"{library.__name__.upper()}_PROJECT", "ogrpo")
-    names = {"project": project, "name": folder.name, "resume": "allow"}
-    run = library.init(**names, config=dict(config), **options)
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "ogrpo"),
+        name=folder.name,
+        resume="allow",
+        config=dict(config),
+        id=digest[:16],
+        dir=str(folder),
+        settings=settings,
+    )
     return Tracker(lambda figures, step: run.log(dict(figures), step=step), run.finish)
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     "tensorboard": tensorboard,
     "wandb": wandb,
-    "trackio": trackio,
 }
 
 

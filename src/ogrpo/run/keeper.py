@@ -86,7 +86,7 @@ class Keeper:
     def _progress(self, state: LoopState) -> dict[str, Any]:
         """Returns the loop's counters, those of the rewards, and the origin of the run."""
         counts = {name: each._asdict() for name, each in outcomes(self._session).items()}
-        rewards = dict(self._session.prepared.judge.metrics())
+        rewards = dict(self._session.prepared.judge.pool.metrics())
         judged = {"judged": counts, "rewards": rewards}
         return {**state.progress(), **judged, "origin": self._origin}
 

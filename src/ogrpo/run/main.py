@@ -296,17 +296,21 @@ def guard(session: Session, guards: Guards, record: Record, before: Sequence[Ans
     config = session.config
     messages = guards.see(record) if is_first() else []
     for message in messages:
-        answers = [f"\n  {each.text!r}" for each in before[:2] if message.is_hopeless]
+        answers = [f"\n  {each.text!r}" for each in before[:2] if message.kind == "start"]
         greedy = "\ntwo greedy ones:" if answers else ""
         session.warn(f"step {message.step}: {message.text}{greedy}{''.join(answers)}")
     if not (config.strict or config.stop_when_worse):
         return
     reasons = [
-        *(f"--strict ends the run: {m.text}" for m in messages if config.strict and m.is_hopeless),
+        *(
+            f"--strict ends the run: {m.text}"
+            for m in messages
+            if config.strict and m.kind == "start"
+        ),
         *(
             f"--stop-when-worse ends the run: {m.text}"
             for m in messages
-            if config.stop_when_worse and m.is_worse
+            if config.stop_when_worse and m.kind in ("no success", "fall")
         ),
     ]
     if reason := from_first(lambda: next(iter(reasons), None)):

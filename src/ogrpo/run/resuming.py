@@ -26,7 +26,7 @@ from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import from_first, on_first
 from ogrpo.learner.state import TrainState
 from ogrpo.loop.collect import start
-from ogrpo.loop.state import LoopState, array_shapes, check_frozen, resume
+from ogrpo.loop.state import LoopState, check_frozen, first_arrays, resume
 from ogrpo.policy import Params
 from ogrpo.report.run_dir import RunDirError
 from ogrpo.rewards.judge import RewardCounts
@@ -180,7 +180,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     if not shapes.frozen:  # both may not fit; what lies beneath adapters is in no checkpoint
         for leaf in jax.tree.leaves(params):
             leaf.delete()
-    arrays, _ = checkpoints.restore(step, array_shapes(shapes, parts))
+    arrays, _ = checkpoints.restore(step, first_arrays(shapes, parts, shapes.params))
     session.say(f"resuming after step {step}")
     # A loop at step 0 begins with that step's own record, as one without its evaluation does.
     again = step == 0 or before["unevaluated"] is not None
@@ -189,7 +189,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     _leave_behind(session, checkpoints, behind, step=last, keep=later)
     for name, reward in counting(session).items():
         reward.counts = RewardCounts(**before["judged"].get(name, {}))
-    session.prepared.judge.go_on_from(before["rewards"])
+    session.prepared.judge.pool.go_on_from(before["rewards"])
     return resume(arrays, before, parts, frozen=shapes.frozen)
 
 

@@ -155,9 +155,9 @@ def counting(session: Session) -> dict[str, Judge]:
         "evaluation answers": session.prepared.judge_heldout,
     }
     return {
-        what if len(judge.rewards) == 1 else f"{what}, {reward.name},": reward.function
+        what if len(judge.pool.rewards) == 1 else f"{what}, {reward.name},": reward.function
         for what, judge in judges.items()
-        for reward in judge.rewards
+        for reward in judge.pool.rewards
         if isinstance(reward.function, Judge)
     }
 

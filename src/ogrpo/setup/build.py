@@ -118,7 +118,7 @@ def make_parts(
         # An engine from outside may have end tokens of its own.
         terms=Terms(sampling, decoder.vocab_size, None if engine else eos_id),
         reward_fn=prepared.judge,
-        reward_metrics=prepared.judge.metrics,
+        reward_metrics=prepared.judge.pool.metrics,
         limits=CollectionLimits(  # `lead` batches ahead, each a sync interval staler
             lead=config.schedule.sync_offset,
             workers=config.rollout.workers,

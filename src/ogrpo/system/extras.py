@@ -19,7 +19,7 @@ EXTRAS = {
         *("tokenizers", "tyro", "yaml"),
     ),
     "hub": ("datasets",),
-    "track": ("tensorboardX", "trackio", "wandb"),
+    "track": ("tensorboardX", "wandb"),
 }
 """Extra -> the modules that it brings and that this package imports; "" is the package alone."""
 

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -53,7 +53,15 @@ def take(folder: Path, command: str) -> None:
             raise NoLocks(error.errno, error.strerror, str(path)) from error
         raise
     _handles[path] = handle
-    _write(handle, command)
+    note = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}",
+        "command": command,
+    }
+    with suppress(OSError):  # a full disk: the lock holds without a name in it
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, (json.dumps(note) + "\n").encode(), 0)
 
 
 def release(folder: Path) -> None:
@@ -74,20 +82,6 @@ def held(folder: Path, command: str) -> Iterator[None]:
 def belongs_here(folder: Path) -> bool:
     """Whether this process holds a folder already."""
     return folder.resolve() / NAME in _handles
-
-
-def _write(handle: int, command: str) -> None:
-    note = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}",
-        "command": command,
-    }
-    try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, (json.dumps(note) + "\n").encode(), 0)
-    except OSError:  # a full disk: the lock holds without a name in it
-        return
 
 
 def _read(handle: int) -> str:
