@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.columns import FINAL, Column, Value, against, over_run, plus_minus
-from experiments.grid.figures import Picture, all_axes, small_multiples
+from experiments.grid.figures import Picture, all_axes
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import Section, Table, in_order
@@ -136,10 +136,6 @@ class AblationStudy(TunedStudy):
         """Returns a section for each dial that has rows."""
         final_rows = reported(rows)
 
-        def multiples(name: str, methods: Sequence[str]) -> Picture:
-            signals = (SCORE, "kl/pi_ref", "kl/pi_mu", "clipped", "entropy", "grad_norm")
-            return Picture(name, partial(small_multiples, of_labels(final_rows, methods), signals))
-
         def against_unit(trials: Rows) -> Value:
             return versus(rows, trials[0]["label"].removesuffix(" exact"))(trials)
 
@@ -168,13 +164,11 @@ class AblationStudy(TunedStudy):
                 "At v = 10. Swaps and masking act through the KL term alone, so that with β = 0"
                 " there is nothing to compare.",
                 [in_order(rows, STAGES, changed, name="stages")],
-                [multiples("swaps", STAGES)],
             ),
             Section(
                 "β",
                 "At v = 10; without a KL term there is no reference to swap.",
                 [in_order(rows, PENALTIES, changed, name="beta")],
-                [multiples("penalty", PENALTIES)],
             ),
             Section(
                 "Centre of the clip",
@@ -183,7 +177,6 @@ class AblationStudy(TunedStudy):
                 " Fresh samples are π_k's own: π_k/μ is 1, and v1-i4 and v1-i4 exact are the same"
                 " run.",
                 [in_order(rows, CENTERS, centers, name="center")],
-                [multiples("center", CENTERS)],
             ),
             Section(
                 "Cost of communication",

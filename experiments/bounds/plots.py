@@ -120,34 +120,10 @@ def run_periods(records: Records) -> tuple[Figure, str]:
     )
 
 
-def chi_square(records: Records) -> tuple[Figure, str]:
-    """Draws chi-square against KL."""
-    pairs = of_part(records, "variance")
-    figure, axes = _axes("χ² against KL", "KL(π‖μ), nats", "χ²(π‖μ)")
-    kinds = dict.fromkeys(r["kind"] for r in pairs)
-    for kind, color in zip(kinds, (BLUE, GREEN, ORANGE, RED), strict=True):
-        alike = [r for r in pairs if r["kind"] == kind]
-        axes.scatter(
-            column(alike, "kl"), column(alike, "chi_square"), s=12, color=color, label=kind
-        )
-    axes.set(xscale="log", yscale="log")
-    grid = np.geomspace(min(column(pairs, "kl")), max(column(pairs, "kl")), 100)
-    axes.plot(grid, np.expm1(grid), color=INK, label="exp(KL) − 1, the least")
-    legend_below(figure, 3)
-    chi = column([r for r in pairs if 0.3 <= r["kl"] <= 0.5], "chi_square")
-    return figure, (
-        "Exact, on tilts of random distributions and on a rare answer made likely. KL bounds χ² "
-        "from below only: pairs with a KL between 0.3 and 0.5 nats have χ² between "
-        f"{chi.min():.2g} and {chi.max():.2g}. A limit on KL is no limit on the variance of "
-        "importance sampling."
-    )
-
-
 Plot = Callable[[Records], tuple[Figure, str]]
 PLOTS: dict[str, tuple[str, Plot]] = {
     "bandit_gain": ("bandit", bandit_gain),
     "published": ("bandit", published),
     "run_periods": ("period", run_periods),
-    "chi_square": ("variance", chi_square),
 }
 """Each with the part whose records it shows."""

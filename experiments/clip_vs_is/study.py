@@ -168,11 +168,6 @@ class ClipVsIsStudy(TunedStudy):
                 ],
             ),
             Section("All combinations", "", [table(grid, "combinations")]),
-            *(
-                Section(f"Curves, region {region}", pictures=curves(here, SIGNALS, region))
-                for region in MORE_REGIONS
-                if (here := where(final_rows, region=region))
-            ),
         ]
 
 

@@ -172,9 +172,6 @@ class Picture(NamedTuple):
 
 
 def curves(rows: Rows, signals: Sequence[str], slug: str) -> list[Picture]:
-    """Returns signals against updates, and the score against all axes, of rows of one place."""
+    """Returns signals against updates, of rows of one place."""
     here = without_coordinates(rows)
-    return [
-        Picture(f"{slug}-signals", partial(small_multiples, here, signals, axis="updates")),
-        Picture(f"{slug}-axes", partial(all_axes, here)),
-    ]
+    return [Picture(f"{slug}-signals", partial(small_multiples, here, signals, axis="updates"))]

@@ -8,7 +8,7 @@ import fcntl
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,15 +53,6 @@ class CompileClock:
             self.seconds += duration_secs
 
 
-@dataclass(frozen=True)
-class Programs:
-    """Parts that are compiled once for all cells of the same shapes."""
-
-    devices: Devices
-    parts: Parts
-    prepared: Prepared
-
-
 class Bench:
     """Programs, problems and lessons that one process keeps from cell to cell."""
 
@@ -69,7 +60,8 @@ class Bench:
         keep_compiled_programs()
         give_back_after_compiling()
         self.run_dir, self.console, self.clock = run_dir, console, CompileClock()
-        self._programs: OrderedDict[str, Programs] = OrderedDict()
+        self._programs: OrderedDict[str, tuple[Devices, Parts]] = OrderedDict()
+        """Parts that are compiled once for all cells of the same shapes, and where they lie."""
         self._prepared: dict[str, Prepared] = {}
         self._lessons: dict[int, Lessons | None] = {}
 
@@ -114,7 +106,7 @@ class Bench:
         with ExitStack() as stack:
             name = program_of(config)
             known = self._programs.get(name)
-            devices = known.devices if known else find_devices(config, decoder)
+            devices = known[0] if known else find_devices(config, decoder)
             engine = None
             if config.rollout.url:
                 served = RunDir(self.run_dir / "served")
@@ -123,11 +115,11 @@ class Bench:
                 engine = stack.enter_context(connect(*how))
             parts = make_parts(config, prepared, decoder, engine, devices=devices)
             if known:
-                parts = sharing(parts, known.parts, embedded=engine is None)
+                parts = sharing(parts, known[1], embedded=engine is None)
             else:
                 while len(self._programs) > 1:
                     self._programs.popitem(last=False)
-                self._programs[name] = Programs(devices, parts, prepared)
+                self._programs[name] = devices, parts
             yield config, parts, parts.learner.init(devices.place_params(params))
 
 

@@ -29,7 +29,7 @@ from experiments.grid.columns import (
     average,
     score,
 )
-from experiments.grid.figures import COLORS, Picture, all_axes
+from experiments.grid.figures import COLORS, Picture, legend_below
 from experiments.grid.rows import SCORE, Row, Rows, final, groups, judged_by, reported, where
 from experiments.grid.study import INTERVALS, Stage, TunedStudy
 from experiments.grid.tables import Section, Table, claims_table, summary
@@ -317,7 +317,7 @@ class LadderStudy(TunedStudy):
         return cells_of([reuse, *beside], "report", OTHER_SEEDS)
 
     def report(self, rows: Rows) -> Sequence[Section]:
-        """Returns what is saved, the differences seed by seed, the scores, and curves."""
+        """Returns what is saved, the differences seed by seed, and the scores."""
         scored = {head: [judged_by(row, score) for row in rows] for head, score in SCORES.items()}
         lines: list[list[Value]] = [
             [one.text, *(of_claim(one, those) for those in scored.values())]
@@ -327,9 +327,6 @@ class LadderStudy(TunedStudy):
         of_task = {task: where(rows, task=task) for task in (*self.tasks, FEW_PROMPTS, AGAIN)}
         known = [task for task in self.tasks if reported(of_task[task])]
         besides = [task for task in (FEW_PROMPTS, AGAIN) if of_task[task]]
-        curves = [
-            Picture(f"{task}-curves", partial(all_axes, reported(of_task[task]))) for task in known
-        ]
         return [
             Section(
                 "What is saved",
@@ -350,7 +347,6 @@ class LadderStudy(TunedStudy):
                     for name in [task.replace(", ", "-").replace(" ", "-")]
                 ],
             ),
-            Section("Curves", pictures=curves),
         ]
 
 
@@ -416,8 +412,7 @@ def budget_plot(rows: Rows, tasks: Sequence[str]) -> Figure:
         axes.set_xlabel("completions collected")
         axes.set_title(task, loc="left", fontweight="bold")
     panels[0].set_ylabel("greedy Pass@1")
-    lines, names = panels[0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=5, fontsize=8)
+    legend_below(figure, 5)
     return figure
 
 

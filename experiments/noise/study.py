@@ -25,7 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.columns import ENTROPY, FELL, GREEDY, LENGTH, SAMPLED, Column, against_at
-from experiments.grid.figures import COLORS, Picture, curves
+from experiments.grid.figures import COLORS, Picture
 from experiments.grid.rows import Rows, by_seed, groups, reported, where
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, Stage, TunedStudy
@@ -36,7 +36,6 @@ from experiments.rec.study import METHODS
 from ogrpo.config.method import algorithm, knobs
 from ogrpo.config.values import require
 
-SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
 NOISY = (0.1, 0.2, 0.3, 0.4)
 CHANCES = (0.1, 0.35, 0.7)
 """Chances of a right completion that shares of false advantages are printed for."""
@@ -143,12 +142,6 @@ class NoiseStudy(TunedStudy):
                 [Table("shares", ("method", "p", *flipped), shares)],
             ),
             Section("All of it", "", [summary(rows, columns, order=by_value("flips", methods))]),
-            *(
-                Section(f"Curves, {heads[flip]}", "", (), curves(here, SIGNALS, slug))
-                for flip in (min(self.flips), max(self.flips))
-                for slug in [f"flips-{100 * flip:.0f}"]
-                if (here := where(final_rows, flips=flip))
-            ),
         ]
 
 

@@ -32,8 +32,8 @@ from experiments.grid.columns import (
     notes,
     score,
 )
-from experiments.grid.figures import Picture, all_axes, small_multiples
-from experiments.grid.rows import Row, Rows, groups, reported, where, without_coordinates
+from experiments.grid.figures import Picture, small_multiples
+from experiments.grid.rows import Rows, groups, reported, where, without_coordinates
 from experiments.grid.study import TunedStudy
 from experiments.grid.tables import Section, Table, mean_score, summary
 from experiments.grid.variants import Changes, Variant, joined
@@ -71,7 +71,6 @@ standard deviation; wide is a clip from .4 to 3."""
 PLAIN = "REINFORCE"
 CLIPS = tuple(name for name in METHODS if name.startswith("REC-"))
 SHAPED = ("OPMD, Kimi", "OPMD, min", "OPMD, pairwise", "AsymRE", "RED-Drop", "RED-Weight")
-BASELINES = ("RLOO", "RAFT", "DPO", "PPO")
 
 ON_POLICY = {
     **dict.fromkeys((*CLIPS, "OPMD, Kimi", "OPMD, min"), "REINFORCE"),
@@ -130,10 +129,7 @@ CLAIMS = (
 """What the rows decide of arXiv:2509.24203."""
 
 SIGNALS = ("pass@1/sampled", "reward", "kl/pi_mu", "entropy", "tokens/completion", "grad_norm")
-OFFLINE_SIGNALS = ("pass@1/sampled", "pass@1/greedy", "kl/pi_mu", "entropy", "ess", "grad_norm")
 REFERENCES = ("REINFORCE", "GRPO")
-ON_ALL_AXES = (*REFERENCES, CLIPS[0], "AsymRE", "RED-Drop", "RED-Weight", *BASELINES)
-FAMILIES = {"clips": CLIPS, "shaped": SHAPED, "baselines": BASELINES}
 
 
 @dataclass(frozen=True)
@@ -218,16 +214,8 @@ def schedule_table(rows: Rows) -> Table:
 
 
 def curves_of(rows: Rows, when: str) -> Section:
-    """Returns score and signals at one schedule, a figure for each family of methods."""
-    here, slug = without_coordinates(rows), when.replace(" ", "-")
-    signals = OFFLINE_SIGNALS if when == OFFLINE else SIGNALS
-    pictures = []
-    for family, names in FAMILIES.items():
-        drawn: list[Row] = [row for row in here if row["label"] in (*REFERENCES, *names)]
-        if any(row["label"] in names for row in drawn) or family == "clips":
-            draw = partial(small_multiples, drawn, signals, axis="updates")
-            pictures.append(Picture(f"{slug}-{family}", draw))
+    """Returns score and signals of the clips at one schedule."""
+    clips = [row for row in without_coordinates(rows) if row["label"] in (*REFERENCES, *CLIPS)]
+    draw = partial(small_multiples, clips, SIGNALS, axis="updates")
     text = "Seeds thin, a band of 95 %. Offline nothing is collected on the way."
-    few = [row for row in here if row["label"] in ON_ALL_AXES]
-    axes = Picture(f"{slug}-axes", partial(all_axes, few))
-    return Section(f"Curves, {when}", text, pictures=[*pictures, axes])
+    return Section(f"Curves, {when}", text, (), [Picture(f"{when.replace(' ', '-')}-clips", draw)])

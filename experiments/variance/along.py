@@ -6,7 +6,7 @@ gradient of J(pi) from them, group by group and in all parameters. Other groups 
 what the gradient is.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,16 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
 
+from experiments.bounds.families import fixed_point, proposed_width
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
-from experiments.variance.thresholds import value_errors
 from ogrpo.batch import Batch
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
 from ogrpo.core import weights
 from ogrpo.core.advantages import leave_one_out
+from ogrpo.core.clipping import ionides_clip, optimal_clip, truncation_error
+from ogrpo.core.estimators import clipped_terms, exact_moments, self_normalized_terms
 from ogrpo.data.batching import pad_groups
 from ogrpo.loop import Parts, snapshot, start, stream_seed, train
 from ogrpo.loop.parts import ScoreFn
@@ -50,6 +53,7 @@ ESTIMATORS: dict[str, WeightFn] = {
 """Weights of A_i grad log pi, A_i the lead over the others of the group, which no weight touches:
 with the whole ratio of the sequence the estimate is unbiased (`leave_one_out_unbiased`)."""
 
+Vector = NDArray[np.float64]
 PullFn = Callable[[Any, Batch[jax.Array], jax.Array], jax.Array]
 
 
@@ -133,29 +137,22 @@ def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
 
 def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
     """Draws one group of mu for each of the first prompts."""
-    temperature = jnp.float32(parts.collection.sampling.temperature)
-    size, batches, ratios = along.train.schedule.prompts, [], []
-    for batch in draw_batches(parts, mu, along.groups, size, along.seed, stream):
-        batches.append(batch)
-        ratios.append(parts.learner.score(pi, batch, temperature) - batch.behavior_log_probs)
-    return Drawn(batches, ratios)
-
-
-def draw_batches(
-    parts: Parts, mu: Any, groups: int, size: int, seed: int, stream: str
-) -> Iterator[Batch[jax.Array]]:
-    """Yields one group of mu for each of the first prompts, in batches of `size` prompts."""
     engine, sampling = parts.collection.engine, parts.collection.sampling
+    temperature = jnp.float32(sampling.temperature)
+    size, batches, ratios = along.train.schedule.prompts, [], []
     engine.publish(mu, engine.version + 1)
-    for begin in range(0, groups, size):
+    for begin in range(0, along.groups, size):
         problems = list(range(begin, begin + size))
         prompts = [parts.prompts.train[n] for n in problems]
-        request = Request(begin, problems, prompts, stream_seed(seed, stream, begin))
+        request = Request(begin, problems, prompts, stream_seed(along.seed, stream, begin))
         drawn = engine.generate(prompts, sampling, request.seed)
         rewarded = parts.collection.reward_fn(request, range(size), drawn)
         rewards = np.stack([each.rewards for each in rewarded])
         padded = pad_groups(drawn, parts.prompts.length, sampling.max_tokens, rewards=rewards)
-        yield parts.learner.place(padded)
+        batch = parts.learner.place(padded)
+        batches.append(batch)
+        ratios.append(parts.learner.score(pi, batch, temperature) - batch.behavior_log_probs)
+    return Drawn(batches, ratios)
 
 
 def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -> jax.Array:
@@ -223,3 +220,50 @@ def divergences(parts: Parts, mu: Any, true: list[Drawn], ratios: np.ndarray) ->
         "ess": float(share),
         "largest": float(ratios.max()),
     }
+
+
+def value_errors(ratios: Vector, rewards: NDArray[np.floating[Any]], n: int) -> Mapping[str, float]:
+    """Returns mean squared errors of means of n on the second half, by rules that saw the first.
+
+    Both halves are taken as the distributions that they are, so that no error is drawn. `tau/root`
+    is tau = J + (n - 1) E[(rho - tau)_+ r], `tau/scan` the cap that `optimal_clip` finds,
+    `width/proposed` the proposal's sqrt(Var r / Var rho), of a band about 1. The self-normalised
+    mean has the first order E[rho^2 (r - J)^2] / n, rho over its mean and J that mean itself.
+    """
+    pilot, rest = slice(0, None, 2), slice(1, None, 2)
+    with jax.enable_x64():
+        rho, values = ratios[pilot], rewards[pilot].astype(np.float64)
+        probs = np.full(len(rho), 1 / len(rho))
+        weights, gains = ratios[rest], rewards[rest].astype(np.float64)
+        test = jnp.asarray(weights), jnp.asarray(gains)
+        test_probs = jnp.full(len(weights), 1 / len(weights))
+        truth = jnp.asarray((weights * gains).mean())
+
+        def error(terms: jax.Array) -> float:
+            one = exact_moments(terms, test_probs, truth)
+            return float(one.bias) ** 2 + float(one.variance) / n
+
+        caps = {
+            "plain": float(ratios.max()),
+            "scan": float(optimal_clip(jnp.asarray(rho), jnp.asarray(values), n).tau),
+            "root": fixed_point(rho, values, probs, n),
+            "√n": float(ionides_clip(n)),
+            "2": 2.0,
+            "best": float(optimal_clip(*test, n).tau),
+        }
+        errors = {
+            f"mse/{name}": float(truncation_error(cap, *test, n, test_probs).mse)
+            for name, cap in caps.items()
+        }
+        width = proposed_width(rho, values, probs) if np.ptp(rho) else np.inf
+        mean, scaled = float(self_normalized_terms(*test).mean()), weights / weights.mean()
+        return {
+            **errors,
+            "mse/proposed": error(clipped_terms(*test, low=max(0.0, 1 - width), high=1 + width)),
+            "mse/none": error(test[1]),
+            "mse/self-normalised": float((scaled**2 * (gains - mean) ** 2).mean() / n),
+            "tau/scan": caps["scan"],
+            "tau/root": caps["root"],
+            "tau/best": caps["best"],
+            "width/proposed": width,
+        }

@@ -74,15 +74,6 @@ def test_the_gain_is_the_change_of_the_mean_reward(exact):
     assert values[-1] > values[0]
 
 
-def test_the_published_bound_promises_nothing_below_one_half(exact):
-    by_prompt = [r["by_prompt"] for r in of_part(exact, "bandit")]
-    low = [
-        p for by in by_prompt for s, p in zip(by["sigma"], by["published"], strict=True) if s <= 0.5
-    ]
-    assert len(low) > 10
-    assert max(low) <= TOLERANCE
-
-
 def test_estimates_are_the_exact_values_when_the_sample_is_the_distribution():
     """An empirical distribution that happens to be alpha must give what enumeration gives."""
     move, rewards = moves()[2], bandit_rewards(SMALL.bandit)

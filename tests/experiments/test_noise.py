@@ -32,13 +32,6 @@ def test_the_share_of_false_advantages_is_that_of_all_groups_enumerated(name):
     assert false_share(name, p, flip, size) == pytest.approx(expected, abs=close)
 
 
-def test_red_weight_gives_false_rewards_more_where_successes_are_rare_and_less_where_not():
-    names = ("REINFORCE", "RED-Weight")
-    rare, common = ([false_share(name, p, 0.2) for name in names] for p in (0.1, 0.7))
-    assert rare[1] > rare[0] + 0.1
-    assert common[1] < common[0] - 0.03
-
-
 def test_what_is_amplified_is_the_loss_beyond_the_others_seed_by_seed():
     def row(label, flip, seed, end):
         place = {"label": label, "coordinates": {"flips": flip}, "setting": {}, "seed": seed}

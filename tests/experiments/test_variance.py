@@ -9,10 +9,9 @@ import pytest
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.page import write_page
 from experiments.grid.rows import place_in_study
-from experiments.variance.along import ESTIMATORS, moments
+from experiments.variance.along import ESTIMATORS, moments, value_errors
 from experiments.variance.families import Family, measure
 from experiments.variance.study import VarianceStudy
-from experiments.variance.thresholds import value_errors
 
 pytestmark = pytest.mark.slow
 
