@@ -149,6 +149,16 @@ def splinters(files: list[Module]) -> int:
     )
 
 
+def passes_through(files: list[Module], room: str) -> int:
+    """Counts the modules outside a room that name it."""
+    inside = f"ogrpo.{room}"
+    return sum(
+        file.package != room
+        and any(name == inside or name.startswith(f"{inside}.") for name in imports(file))
+        for file in files
+    )
+
+
 READER = {
     "lines": ("40,300", "1.9k to 5.4k", ""),
     "files": ("281", "", ""),
@@ -157,6 +167,7 @@ READER = {
     "words in a docstring": ("23", "76 to 152", "34 to 67"),
     "private functions of at most 4 lines used once": ("170", "", ""),
     "identifiers of the dialect": ("2,346, of 30 words", "0", "44, -, 4"),
+    "modules that read `ogrpo.config`": ("34", "", ""),
 }
 """An outside reader's numbers of 2026-11-22: this house then; rlax, optax, mctx and blackjax; TRL,
 verl and Tunix. His rules differ a little from ours, so that single figures do."""
@@ -176,7 +187,12 @@ def measured(files: list[Module]) -> list[tuple[str, str]]:
         ("private functions of at most 4 lines used once", f"{splinters(files)}"),
         ("identifiers of the dialect", f"{sum(len(dialect(file)) for file in files):,}"),
         ("docstrings that open as a bare clause", f"{sum(len(clauses(file)) for file in files)}"),
+        *((f"modules that read `ogrpo.{room}`", f"{passes_through(files, room)}") for room in READ),
     ]
+
+
+READ = ("config", "batch", "rewards")
+"""A configuration, a batch and a reward: the modules outside these rooms that import from them."""
 
 
 def arrows(files: list[Module]) -> list[str]:

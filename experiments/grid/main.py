@@ -33,7 +33,7 @@ def measure(study: Study, console: Console) -> int:
     if study.base.rollout.url:
         say(console, f"what cells say of the servers, and how to start one: {folder / 'logs'}")
     try:
-        rows, failed = run_grid(
+        result = run_grid(
             study.stages(),
             run_dir=folder,
             base=study.base,
@@ -41,18 +41,21 @@ def measure(study: Study, console: Console) -> int:
             quick=study.quick,
             header={**study.header, "command": command_line()},
             console=console,
+            cluster=study.cluster,
         )
     except KeyboardInterrupt:
         say(console, "stopped; finished cells are kept, the same command goes on")
         return INTERRUPTED
-    page = report(study, rows, failed, folder, command_line(), console)
+    page = report(study, result.rows, result.failed, folder, command_line(), console)
     say(console, f"rows    {folder / ROWS}\nreport  {page}")
-    if failed:
-        say(console, f"{len(failed)} cells failed; the same command tries them again")
+    if result.failed:
+        say(console, f"{len(result.failed)} cells failed; the same command tries them again")
         return FAILED
-    if broken := study.broken(rows):
+    if broken := study.broken(result.rows):
         say(console, "\n".join(f"MUST HOLD AND DOES NOT: {words}" for words in broken))
         return FAILED
+    if study.keep_rows:
+        keep(study.name, folder, console)
     return 0
 
 
@@ -120,9 +123,9 @@ def restore(study: str, folder: Path, console: Console) -> None:
     say(console, f"{number} of {len(rows)} cells put into {folder}, which had the others")
 
 
-def jobs_of(study: Study) -> int:
-    """Returns the number of processes."""
-    if study.jobs is not None:
+def jobs_of(study: Study) -> int | None:
+    """Returns the number of processes; None where the cluster decides."""
+    if study.jobs is not None or study.cluster:
         return study.jobs
     base = study.base
     alone = base.rollout.url or base.model.path or base.mesh != type(base.mesh)()

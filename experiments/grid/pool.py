@@ -1,9 +1,9 @@
-"""Cells spread over loky's processes.
+"""Cells spread over processes: loky's on this machine, or those of a Dask cluster.
 
-(`joblib.Parallel`, which stands on loky, measures in the grid's own process where there is one job:
-a cell that dies would take the grid along.) Cells of equal programs go to the same process, which
-has compiled it; as many are under way as there are processes, so that the one that has finished
-takes what is submitted next.
+Both are executors of `concurrent.futures`. (`joblib.Parallel`, which stands on the same two,
+measures in the grid's own process where there is one job: a cell that dies would take the grid
+along.) Cells of equal programs go to the same process, which has compiled it; as many are under way
+as there are processes, so that the one that has finished takes what is submitted next.
 """
 
 import atexit
@@ -17,27 +17,32 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loky import ProcessPoolExecutor
 
 from experiments.grid.cell import TRAIN, Cell
 from experiments.grid.rows import CellFiles
 
+CONNECT_SECONDS = 10
 LAST_LINES = 12
 WATCH_SECONDS = 0.5
+_AT_WORK = threading.Lock()
 _BENCHES: dict[Path, Any] = {}
 _LOCK_FILES: list[Any] = []
 
 
-Finished = tuple[Cell, str | None]
-"""A cell that has ended, with its last words if it failed."""
+class Finished(NamedTuple):
+    """A cell that has ended, with its last words if it failed."""
+
+    cell: Cell
+    words: str | None
 
 
 class CannotStart(RuntimeError):
@@ -45,12 +50,20 @@ class CannotStart(RuntimeError):
 
 
 class Pool:
-    """`jobs` processes of this machine, which leave rows and logs in `run_dir`."""
+    """`jobs` processes of this machine, or the workers of a Dask cluster.
 
-    def __init__(self, jobs: int, run_dir: Path) -> None:
-        self._run_dir, self.jobs = run_dir.resolve(), jobs
+    Args:
+      jobs: processes; of a cluster None is one for each of its threads.
+      run_dir: where rows and logs are left; of a cluster all its workers see it.
+      cluster: the address of its scheduler.
+    """
+
+    def __init__(self, jobs: int | None, run_dir: Path, cluster: str | None = None) -> None:
+        self._run_dir = run_dir.resolve()
         (self._run_dir / "logs").mkdir(exist_ok=True)
-        self._executor: ProcessPoolExecutor | None = None
+        self._client = connect(cluster) if cluster else None
+        self.jobs = jobs or (sum(self._client.ncores().values()) if self._client else 1)
+        self._executor: Executor | None = None
         self._running: dict[Future[str | None], tuple[Cell, str]] = {}
 
     def measure(self, cells: Sequence[Cell], jobs: int | None = None) -> Iterator[Finished]:
@@ -65,11 +78,7 @@ class Pool:
         while waiting or self._running:
             while waiting and len(self._running) < jobs:
                 program = next_program(waiting, program, {p for _, p in self._running.values()})
-                cell = waiting[program].popleft()
-                if self._executor is None:
-                    how = {"initializer": begin, "initargs": (self._run_dir, jobs)}
-                    self._executor = ProcessPoolExecutor(jobs, **how)
-                self._running[self._executor.submit(work, cell, self._run_dir)] = cell, program
+                self._submit(waiting[program].popleft(), program, jobs)
                 waiting = {name: queue for name, queue in waiting.items() if queue}
                 program = None
             done, _ = wait(self._running, return_when=FIRST_COMPLETED)
@@ -79,8 +88,10 @@ class Pool:
             except BrokenProcessPool as error:
                 yield from self._after_death([cell for cell, _ in self._running.values()], error)
                 continue
+            except Exception as error:  # what Dask raises of a worker that died, or has no folder
+                words = f"{type(error).__name__}: {error}"
             cell, program = self._running.pop(future)
-            yield cell, words
+            yield Finished(cell, words)
 
     def _after_death(self, cells: list[Cell], error: Exception) -> Iterator[Finished]:
         """Blames the cell whose process died: of several that were under way, each is run alone."""
@@ -92,18 +103,55 @@ class Pool:
         if len(cells) == 1:
             printed = log_of(self._run_dir, cells[0]).read_text(errors="replace").splitlines()
             words = [f"its process ended: {how}", *printed[-LAST_LINES:]]
-            yield cells[0], "\n".join(words)
+            yield Finished(cells[0], "\n".join(words))
             return
         for cell in cells:
             yield from self.measure([cell], 1)
         self.close()
 
+    def _submit(self, cell: Cell, program: str, jobs: int) -> None:
+        executor = self._executor
+        if executor is None and self._client is not None:
+            executor = self._client.get_executor(pure=False)
+        elif executor is None:
+            arguments = (self._run_dir, jobs)
+            executor = ProcessPoolExecutor(jobs, initializer=begin, initargs=arguments)
+        self._executor = executor
+        self._running[executor.submit(work, cell, self._run_dir)] = cell, program
+
     def close(self) -> None:
         """Ends all processes, at once where they are in the middle of a cell."""
         executor, self._executor = self._executor, None
-        if executor is not None:
+        if isinstance(executor, ProcessPoolExecutor):
             executor.shutdown(wait=True, kill_workers=bool(self._running))
+        elif executor is not None:
+            for future in self._running:
+                future.cancel()
+            executor.shutdown(wait=False)
+        if self._client is not None:
+            self._client.close()
         self._running.clear()
+
+
+def connect(address: str) -> Any:
+    """Returns the client of a Dask cluster.
+
+    Raises:
+      ValueError: Dask is not installed, or there is no scheduler; says the remedy.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError(
+            "--cluster needs Dask: pip install distributed, or leave it out"
+        ) from error
+    try:
+        return Client(address, set_as_default=False, timeout=CONNECT_SECONDS)
+    except OSError as error:
+        raise ValueError(
+            f"there is no Dask scheduler at {address} ({error}): start dask scheduler, and"
+            " dask worker --nthreads 1 on each machine"
+        ) from error
 
 
 def grouped(cells: Sequence[Cell]) -> dict[str, deque[Cell]]:
@@ -151,8 +199,17 @@ def begin(run_dir: Path, jobs: int) -> None:
 
 
 def work(cell: Cell, run_dir: Path) -> str | None:
-    """Measures a cell; returns its last words if it failed."""
-    with _printing_to(log_of(run_dir, cell)):
+    """Measures a cell, one at a time in a process; returns its last words if it failed.
+
+    Raises:
+      ValueError: the run's folder is not on this machine.
+    """
+    files = CellFiles(run_dir)
+    if not files.cells.is_dir():
+        raise ValueError(
+            f"{run_dir} is not on this machine: give --run-dir one that all workers see"
+        )
+    with _AT_WORK, _printing_to(log_of(run_dir, cell)):
         print(f"cell {cell.key}: {cell}", flush=True)
         began = time.perf_counter()
         try:
@@ -161,7 +218,7 @@ def work(cell: Cell, run_dir: Path) -> str | None:
             row = measure(cell, _bench(run_dir))
             seconds = round(time.perf_counter() - began, 2)
             made = {name: version(name) for name in ("jax", "ogrpo")} | {"date": f"{date.today()}"}
-            CellFiles(run_dir).put(cell, {**row, "seconds": seconds, **made})
+            files.put(cell, {**row, "seconds": seconds, **made})
         except Exception as error:  # the outermost boundary of a cell: the grid goes on without it
             traceback.print_exc()
             words = "".join(traceback.format_exception(error)).strip().splitlines()

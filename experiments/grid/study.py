@@ -27,7 +27,7 @@ from ogrpo.setup.presets import check_preset
 
 Stage = Callable[[Rows], Sequence[Cell]]
 """The cells of a stage, from the rows of the stages before it."""
-OF_THIS_CALL = ("run_dir", "jobs", "from_rows")
+OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows", "keep_rows")
 """Options that say how a study is run, and not what it is."""
 INTERVALS = (
     "Seeds and problems are ones that nothing was chosen on; mean and 95 % t-interval over seeds."
@@ -59,11 +59,16 @@ class Study(ABC):
     """Another set of defaults, which proves in minutes that the study runs and means nothing."""
     jobs: OptionalCount = None
     """Processes; default: one for each processor, or 1 with servers, a mesh or a given model."""
+    cluster: str | None = None
+    """Address of a Dask scheduler, such as tcp://host:8786: its workers measure the cells, and see
+    the run's folder."""
     run_dir: Path | None = None
     """Where everything is written; default: runs/NAME. Cells that it has are not measured again."""
     from_rows: bool = False
     """Measure nothing: make the page, and the tables and figures of docs/, from the committed
     rows."""
+    keep_rows: bool = False
+    """When all is measured, put the rows where they are committed."""
     steps: Count = 120
     """Steps of a run."""
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
@@ -86,8 +91,8 @@ class Study(ABC):
                 message = f"{option} has {name!r}: choose among {'; '.join(names)}"
                 require(name in names, message)
         require(
-            not (self.quick and self.from_rows),
-            "--quick measures too little to be kept: leave out --quick or --from-rows",
+            not (self.quick and (self.from_rows or self.keep_rows)),
+            "--quick measures too little to be kept: leave out --quick or --from-rows, --keep-rows",
         )
         require(not self.base.run_dir, f"base.run-dir is {self.base.run_dir}: give --run-dir")
         require(not self.base.seed, f"base.seed is {self.base.seed}: give --seeds")
@@ -101,8 +106,9 @@ class Study(ABC):
         )
         shared = self.base.rollout.url or self.base.mesh != type(self.base.mesh)()
         require(
-            not shared or self.jobs in (None, 1),
-            f"jobs is {self.jobs}, but all cells share servers or devices: give --jobs 1",
+            not shared or (self.jobs in (None, 1) and self.cluster is None),
+            f"jobs is {self.jobs}, but all cells share servers or devices: give --jobs 1 and no"
+            " --cluster",
         )
 
     @abstractmethod

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.centering.drift import drift, left
 from ogrpo.batch import PolicyOutput, tokens_only
 from ogrpo.config.method import CENTERED
 from ogrpo.core.algorithms import ALGORITHMS
@@ -100,3 +101,22 @@ def test_a_token_of_these_methods_depends_on_its_own_ratio_alone(name):
     np.testing.assert_array_equal(slopes, np.diag(np.diag(slopes)))
     again = jax.jacobian(flat)(log_probs.ravel() + 0.5, 0.5)
     np.testing.assert_allclose(again, slopes, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 4, V])
+def test_the_measured_drift_and_what_centring_leaves_of_it_are_their_formulas(k):
+    grids = LOG_Q[None, None, None], jnp.zeros((1, 1, 1), jnp.int32)
+
+    def gradient(surrogate):
+        def total(theta):
+            return jnp.sum(surrogate(jax.nn.log_softmax(theta)[None, None, None], *grids))
+
+        return jax.grad(total)(THETA)
+
+    p, q = np.asarray(jax.nn.softmax(THETA), np.float64), np.exp(np.asarray(LOG_Q, np.float64))
+    np.testing.assert_allclose(gradient(drift), q - p, atol=1e-6)
+    beyond = np.ones(V, bool)
+    beyond[np.argsort(-q)[:k]] = False
+    rho = q[beyond].sum() / max(p[beyond].sum(), 1e-6)
+    tail = np.where(beyond, q - rho * p, 0)
+    np.testing.assert_allclose(gradient(left(k)), tail - p * tail.sum(), atol=1e-6)

@@ -8,10 +8,11 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from distributed import LocalCluster
 from rich.console import Console
 
 from experiments.grid.main import main
-from experiments.grid.pool import CannotStart
+from experiments.grid.pool import CannotStart, connect
 from experiments.grid.rows import ROWS, read_rows
 from tests.experiments.grid.small import SquareStudy
 from tests.processes import alive, eventually
@@ -121,3 +122,16 @@ def test_a_process_that_cannot_start_ends_the_grid_and_no_cell_is_blamed(
         grid(tmp_path, "--jobs", "2")
     assert "no luck" in capfd.readouterr().err
     assert not failed(tmp_path)
+
+
+def test_the_workers_of_a_cluster_measure_what_this_machine_would(tmp_path):
+    (tmp_path / "raise-1").touch()
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        options = ("--numbers", "1", "2", "3", "4", "--cluster", cluster.scheduler_address)
+        code, output = grid(tmp_path, *options)
+    assert code == 1, output
+    assert "1 cells failed; the same command tries them again" in output
+    assert squares(tmp_path) == {2: 4, 3: 9, 4: 16, 129: 16641}
+    assert len({process for _, process in measured(tmp_path)}) == 2
+    with pytest.raises(ValueError, match=r"no Dask scheduler at tcp://127.0.0.1:9 .*start dask"):
+        connect("tcp://127.0.0.1:9")
