@@ -19,7 +19,7 @@ from ogrpo.serving.bridge import make_score_fn, named_tensors
 from tests.rollout.vllm import contract, updates, world
 
 CONFIG = world.decoder(tied=False)
-SEQUENCES = push.probe_sequences(world.VOCAB, count=4, length=16)
+SEQUENCES = push.probe_sequences(world.VOCAB)
 
 
 def test_raw_log_probs_serve_at_temperature_one_and_are_refused_elsewhere(alone):
@@ -113,7 +113,6 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
     release = store.write(named_tensors(CONFIG, params[1]), 2)
     share = WeightShare(store.folder)
     scores = [np.asarray(x) for x in make_score_fn(CONFIG)(params[1], SEQUENCES)]
-    probe = push.Probe(SEQUENCES, scores, 1e-3)
     scratch = scratch_of(alone.member("worker", rank=1))
     update = ServerApi.update_weights
 
@@ -124,7 +123,7 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
         await update(api, body, seconds=seconds)
 
     def prove(api, found):
-        return push.prove(api, found, push.Target(release, probe))
+        return push.prove(api, found, push.Target(release, SEQUENCES, scores, 1e-3))
 
     try:
         with contract.connect([alone.url], CONFIG) as engine:

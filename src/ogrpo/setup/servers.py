@@ -82,7 +82,7 @@ def make_server_engine(
         attempts=rollout.attempts,
         per_server=rollout.per_server,
         tolerance=rollout.tolerance,
-        **credentials_of_environment()._asdict(),
+        **credentials_of_environment(),
     )
     return connect_policy(
         rollout.roots,

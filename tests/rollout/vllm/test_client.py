@@ -71,7 +71,7 @@ def test_what_waiting_does_not_help_is_said_without_what_is_secret_in_it(answers
 )
 def test_the_environment_says_who_asks(monkeypatch, name, value, header):
     monkeypatch.setenv(name, value)
-    options = Options(**credentials_of_environment()._asdict(), attempts=1)
+    options = Options(**credentials_of_environment(), attempts=1)
     expected = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[])
     with answering({"/health": 401, "/collective_rpc": 401}) as (url, asked_by):
         with pytest.raises(RolloutError, match=r"401: it does not let us in.*OGRPO_API") as caught:

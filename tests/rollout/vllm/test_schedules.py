@@ -20,7 +20,7 @@ from ogrpo.rollout.vllm import Expected, Options, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.errors import LONGEST_REST, Changes
 from ogrpo.rollout.vllm.fleet import Fleet
-from ogrpo.rollout.vllm.push import Probe, Target
+from ogrpo.rollout.vllm.push import Target
 from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.weights import Release
 from tests.rollout.vllm.staged import EOS, Staged, VirtualLoop, log_prob_of, weights_of
@@ -43,20 +43,11 @@ lost answer, a rest, and the calls that bring it there."""
 LONG = 2000.0
 
 
-def release(version):
-    return Release(
-        version=version,
-        folder=Path("nowhere"),
-        sha256=f"sha{version}",
-        manifest_sha256=f"sha{version}",
-        bytes=0,
-        seconds=0.0,
-    )
-
-
-def probe(version):
-    sequences = [np.array([1, 2, 3], np.int32)]
-    return Probe(sequences, [np.full(2, log_prob_of(version), np.float32)], tolerance=1e-3)
+def target(version):
+    sha256, sequences = f"sha{version}", [np.array([1, 2, 3], np.int32)]
+    release = Release(version, Path("nowhere"), sha256, sha256, bytes=0, seconds=0.0)
+    log_probs = [np.full(2, log_prob_of(version), np.float32)]
+    return Target(release, sequences, log_probs, tolerance=1e-3)
 
 
 class Schedules(RuleBasedStateMachine):
@@ -126,9 +117,7 @@ class Schedules(RuleBasedStateMachine):
         if self.publishing is None:
             self.version += 1
             self.refused = any("garbage" in x.faults.values() for x in self.staged)
-            self.publishing = self.loop.create_task(
-                self.fleet.publish(Target(release(self.version), probe(self.version)))
-            )
+            self.publishing = self.loop.create_task(self.fleet.publish(target(self.version)))
             self.advance(0.0)
 
     @rule()

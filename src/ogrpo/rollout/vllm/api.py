@@ -12,7 +12,7 @@ import httpx
 
 from ogrpo.rollout.address import ELSEWHERE, check_url, server_root
 from ogrpo.rollout.vllm.errors import BUSY, Rejected, RolloutError, Unavailable
-from ogrpo.rollout.vllm.options import authorization, credentials_of_environment
+from ogrpo.rollout.vllm.options import Options, credentials_of_environment
 from ogrpo.system.terminal import shown
 
 Json = dict[str, Any]
@@ -253,7 +253,7 @@ def ask_health(url: str) -> str | None:
 
 
 def _health(url: str) -> httpx.Response:
-    headers = authorization(*credentials_of_environment())
+    headers = Options(**credentials_of_environment()).headers
     return httpx.get(
         f"{url}/health", headers=headers, timeout=HEALTH_SECONDS, trust_env=False, verify=_tls()
     )

@@ -18,7 +18,6 @@ from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
 from ogrpo.rollout.vllm.errors import Flawed, Refused, Rejected, Unavailable
-from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.wire import Echo, Order
 from ogrpo.system.terminal import shown
 
@@ -286,24 +285,6 @@ async def _native(api: ServerApi, model: str, expected: Expected) -> frozenset[E
         drawn = [(x["token_ids"], x.get("weight_versions")) for x in reply["choices"]]
         echoes = wire.echoes_of(reply, "request_id", prompt, order)
         return echoes if all(versions for _, versions in drawn) else None
-
-
-def check_use(able: Capabilities, options: Options) -> None:
-    """Refuses a server that cannot be used as the options have it.
-
-    Args:
-        able: the server.
-        options: `in_flight`.
-
-    Raises:
-        Refused: with the remedy.
-    """
-    if options.in_flight == "keep" and not able.native:
-        raise Refused(
-            f"{able.url} does not say which version drew which token, so that in_flight='keep' "
-            "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
-            "vLLM >= 0.32 with --enable-scale-out"
-        )
 
 
 def check_sampling(able: Capabilities, sampling: Sampling, longest_prompt: int) -> None:

@@ -27,7 +27,7 @@ from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import Changes, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.push import TOLERANCES, Probe, Target, probe_sequences
+from ogrpo.rollout.vllm.push import TOLERANCES, Target, probe_sequences
 from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.weights import Store, WeightShare
 
@@ -106,7 +106,7 @@ class VllmEngine:
         self._peaks: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
-        self._store = Store(options.folder or self._scratch.folder, keep=options.keep)
+        self._store = Store(options.folder or self._scratch.folder)
         self._share: WeightShare | None = None
         if options.transport == "url":
             host, advertised = options.listen, options.advertise
@@ -153,22 +153,23 @@ class VllmEngine:
 
     def close(self) -> None:
         """Ends the engine's thread and connections; the servers go on."""
+
+        async def end() -> None:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await self._fleet.close()
+
         if not self._thread.is_alive():
             return
-        self._run(self._end())  # requests of a call that was interrupted may still be going out
+        self._run(end())  # requests of a call that was interrupted may still be going out
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         if self._share is not None:
             self._share.close()
         self._scratch.remove()
-
-    async def _end(self) -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await self._fleet.close()
 
     def __enter__(self) -> "VllmEngine":
         """Returns the engine."""
@@ -199,11 +200,19 @@ class VllmEngine:
         if version < 0:
             raise ValueError(f"version is {version}; versions count from 0")
         begin = time.perf_counter()
-        target = self._written(params, version)
+        # The release is written in the dtype that the servers serve.
+        dtype = self._fleet.dtype()
+        tensors = self._tensors_fn(params)
+        served = {name: x.astype(np.dtype(dtype), copy=False) for name, x in tensors.items()}
+        release = self._store.write(served, version)
+        sequences = probe_sequences(self._expected.vocab_size)
+        log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
+        tolerance = self._options.tolerance or TOLERANCES[dtype]
+        target = Target(release, sequences, log_probs, tolerance)
         try:
             have = self._run(self._fleet.publish(target))
         except PublishRefused:
-            self._store.withdraw(target.release)
+            self._store.withdraw(release)
             raise
         self.version = version
         reports = [server.report for server in have if server.report is not None]
@@ -213,26 +222,12 @@ class VllmEngine:
         costs = ("load_seconds", "prove_seconds", "paused_seconds", "probe_gap")
         worst = {f"sync/{x}": max((getattr(r, x) for r in reports), default=0.0) for x in costs}
         self._last = {
-            "sync/write_seconds": target.release.seconds,
-            "sync/bytes": float(target.release.bytes),
+            "sync/write_seconds": release.seconds,
+            "sync/bytes": float(release.bytes),
             "sync/bytes_sent": float(sent),
             **worst,
             "sync/seconds": time.perf_counter() - begin,
         }
-
-    def _written(self, params: Any, version: int) -> Target:
-        """Writes a version's release in the dtype that the servers serve, and its probe."""
-        dtype, options = self._fleet.dtype(), self._options
-
-        tensors = self._tensors_fn(params)
-        served = {name: x.astype(np.dtype(dtype), copy=False) for name, x in tensors.items()}
-        release = self._store.write(served, version)
-        sequences = probe_sequences(
-            self._expected.vocab_size, count=options.probe_count, length=options.probe_length
-        )
-        log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
-        probe = Probe(sequences, log_probs, options.tolerance or TOLERANCES[dtype])
-        return Target(release, probe)
 
     # --- sampling ------------------------------------------------------------------------------
 

@@ -6,9 +6,8 @@ generate  prompts -> chunks in flight at servers, retried -> the groups that may
 
 import asyncio
 import logging
-from collections.abc import Collection, Container, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -36,6 +35,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LEAST_GRACE = 5.0
 """Seconds at least that a publication waits for others once a server serves it."""
+PROMPTS_PER_REQUEST = 4
+"""Prompts in one request of /v1/completions."""
 TRIES = 3
 """Times that a server is pushed to within one publication; it may have been disturbed."""
 
@@ -47,53 +48,6 @@ class _Chunk(NamedTuple):
     prompts: list[IntArray]
     sampling: Sampling
     seed: int
-
-
-class _Drawn(NamedTuple):
-    """One request's groups, and the server and lineage that drew them."""
-
-    server: Server
-    lineage: int
-    chunk: _Chunk
-    groups: list[Group]
-
-
-@dataclass
-class _Tries:
-    """Tries of one request: answers that say no are counted, no answer at all takes patience."""
-
-    attempts: int
-    patience: Patience
-    answered: int = 0
-    unanswered: int = 0
-    waited: bool = False
-    refused: list[Server] = field(default_factory=list)
-    last: str = ""
-
-    @property
-    def go_on(self) -> bool:
-        """Whether another may still be answered."""
-        unanswered = self.unanswered if self.waited else 0
-        return max(self.answered, unanswered) < self.attempts
-
-    def fail(self, failure: Unavailable) -> None:
-        """Counts a try that ended without an answer, or with one that says no."""
-        self.last = str(failure)
-        if failure.status is None or failure.status in BUSY:
-            self.unanswered, self.waited = self.unanswered + 1, self.patience.is_over()
-        else:
-            self.answered += 1
-
-
-@dataclass(frozen=True)
-class _Since(Container[int]):
-    """The published versions from one on."""
-
-    least: int
-    published: Container[int]
-
-    def __contains__(self, version: object) -> bool:
-        return isinstance(version, int) and version >= self.least and version in self.published
 
 
 class Fleet:
@@ -220,18 +174,18 @@ class Fleet:
         orders, failed, patience = Orders(), 0, Patience(self._options.patience)
         while missing := [n for n in range(len(prompts)) if n not in done]:
             alone = any(one.native or one.seeds for one in self.capabilities)
-            size = 1 if alone else self._options.prompts_per_request
+            size = 1 if alone else PROMPTS_PER_REQUEST
             cuts = [missing[start : start + size] for start in range(0, len(missing), size)]
             chunks = [_Chunk(cut, [prompts[n] for n in cut], sampling, seed) for cut in cuts]
             drawn = await _gather([self._draw(chunk, orders) for chunk in chunks])
-            sources = list(dict.fromkeys((one.server, one.lineage) for one in drawn))
+            sources = list(dict.fromkeys((server, lineage) for server, lineage, _ in drawn))
             answers = await _gather([server.confirm(lineage) for server, lineage in sources])
             verdicts: dict[Any, Verdict] = dict(zip(sources, answers, strict=True))
-            for one in drawn:
-                if verdicts[one.server, one.lineage] == "proven":
-                    done.update(zip(one.chunk.places, one.groups, strict=True))
+            for chunk, (server, lineage, groups) in zip(chunks, drawn, strict=True):
+                if verdicts[server, lineage] == "proven":
+                    done.update(zip(chunk.places, groups, strict=True))
                 else:
-                    self._counts["discarded_groups"] += len(one.groups)
+                    self._counts["discarded_groups"] += len(groups)
             failed += "failed" in answers
             if failed >= self._options.attempts:
                 raise RolloutError(
@@ -247,53 +201,57 @@ class Fleet:
                 )
         return [done[n] for n in range(len(prompts))]
 
-    async def _draw(self, chunk: _Chunk, orders: Orders) -> _Drawn:
-        """Has a chunk drawn, tried until an answer can be used."""
-        tries = _Tries(self._options.attempts, Patience(self._options.patience))
+    async def _draw(self, chunk: _Chunk, orders: Orders) -> tuple[Server, int, list[Group]]:
+        """Has a chunk drawn, tried until an answer can be used.
+
+        Answers that say no are counted, no answer at all takes patience, too.
+
+        Returns:
+            The server, the lineage in which it drew, and the groups.
+        """
+        answered, unanswered, waited, last = 0, 0, False, ""
+        patience, refused = Patience(self._options.patience), list[Server]()
         # Waiting for a slot, one is woken at a time; waiting for a server, all are.
         async with self._slots:
-            while tries.go_on:
-                if (drawn := await self._try_once(chunk, orders, tries)) is not None:
-                    return drawn
+            while max(answered, unanswered if waited else 0) < self._options.attempts:
+                if refused and not self._others(refused):
+                    await asyncio.sleep(rest_seconds(len(refused) - 1))
+                server = await self.acquire(refused)
+                seen = server.observed
+                assert seen.proven is not None
+                try:
+                    groups = await self._request(server, seen.proven, chunk, len(refused), orders)
+                except Unavailable as failure:
+                    last = str(failure)
+                    if failure.status is None or failure.status in BUSY:
+                        unanswered, waited = unanswered + 1, patience.is_over()
+                    else:
+                        answered += 1
+                    self._counts["failed_requests"] += 1
+                    server.doubts(failure)
+                    continue
+                except (Flawed, Rejected) as failure:
+                    last = f"{server.api.place}: {failure}"
+                    answered += 1
+                    refused.append(server)
+                    flaw = self._note_refusal(server.api.place, failure, chunk)
+                    if flaw == "version" or isinstance(failure, Rejected):
+                        server.doubts(failure, weights=flaw == "version")
+                    continue
+                finally:
+                    server.release()
+                # It has to be known which version drew each token.
+                unlabelled, labelled = _unlabelled(groups)
+                if not unlabelled and (labelled or server.observed.loads == seen.loads):
+                    return server, seen.lineage, groups
+                answered += 1
+                self._counts["discarded_groups"] += len(groups)
+                if unlabelled:
+                    server.doubts(Unavailable("it has its first weights again"), weights=True)
         raise RolloutError(
-            f"a request was tried {tries.answered + tries.unanswered} times without an answer that "
-            f"can be used, last: {tries.last}\n{self.states()}"
+            f"a request was tried {answered + unanswered} times without an answer that can be used,"
+            f" last: {last}\n{self.states()}"
         )
-
-    async def _try_once(self, chunk: _Chunk, orders: Orders, tries: _Tries) -> _Drawn | None:
-        """Asks one server; None, noted in `tries`, where its answer cannot be used."""
-        refused = tries.refused
-        if refused and not self._others(refused):
-            await asyncio.sleep(rest_seconds(len(refused) - 1))
-        server = await self.acquire(refused)
-        seen = server.observed
-        assert seen.proven is not None
-        try:
-            groups = await self._request(server, seen.proven, chunk, len(refused), orders)
-        except Unavailable as failure:
-            tries.fail(failure)
-            self._counts["failed_requests"] += 1
-            server.doubts(failure)
-            return None
-        except (Flawed, Rejected) as failure:
-            tries.last = f"{server.api.place}: {failure}"
-            tries.answered += 1
-            refused.append(server)
-            flaw = self._note_refusal(server.api.place, failure, chunk)
-            if flaw == "version" or isinstance(failure, Rejected):
-                server.doubts(failure, weights=flaw == "version")
-            return None
-        finally:
-            server.release()
-        # It has to be known which version drew each token.
-        unlabelled, labelled = _unlabelled(groups)
-        if not unlabelled and (labelled or server.observed.loads == seen.loads):
-            return _Drawn(server, seen.lineage, chunk, groups)
-        tries.answered += 1
-        self._counts["discarded_groups"] += len(groups)
-        if unlabelled:
-            server.doubts(Unavailable("it has its first weights again"), weights=True)
-        return None
 
     def _note_refusal(self, place: str, error: Flawed | Rejected, chunk: _Chunk) -> str:
         """Counts the completions of a refused answer, logs the first of each kind; its reason."""
@@ -338,8 +296,8 @@ class Fleet:
         if _unlabelled(groups)[0]:
             return groups  # its server has restarted, whatever else is wrong
         # A push waits for what is in flight, or may change the weights under it for newer ones.
-        version, stays = target.version, self._options.in_flight == "wait"
-        versions = {version} if stays else _Since(version, self.versions)
+        stays, since = self._options.in_flight == "wait", target.version
+        versions = {since} if stays else {version for version in self.versions if version >= since}
         terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
         placed = dict(zip(chunk.places, groups, strict=True))
         flawed = flaws(groups, terms) or orders.repeated(placed, greedy=sampling.greedy)

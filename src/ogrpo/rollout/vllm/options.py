@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from ogrpo.rollout.address import check_offer
 
@@ -21,12 +21,6 @@ POSITIVE = ("timeout", "patience", "attempts", "per_server", "tolerance")
 class Options:
     """Options of the engine; the defaults suit servers on one machine or network."""
 
-    prompts_per_request: ClassVar[int] = 4
-    """Prompts in one request of /v1/completions."""
-    probe_count: ClassVar[int] = 4
-    probe_length: ClassVar[int] = 16
-    keep: ClassVar[int] = 2
-    """Releases that stay on the disk."""
     folder: Path | None = None
     """Where releases are written, which servers see at the same path; default: a temporary one."""
     transport: str = "folder"
@@ -80,23 +74,13 @@ class Options:
     @property
     def headers(self) -> Mapping[str, str]:
         """Returns what says to the servers who asks."""
-        return authorization(self.api_key, self.basic_auth)
+        if self.basic_auth:
+            encoded = base64.b64encode(self.basic_auth.encode()).decode()
+            return {"Authorization": f"Basic {encoded}"}
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 
-def authorization(api_key: str | None, basic_auth: str | None) -> Mapping[str, str]:
-    """Returns the header for a bearer's key, or for a name and a password."""
-    if basic_auth:
-        return {"Authorization": f"Basic {base64.b64encode(basic_auth.encode()).decode()}"}
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-class Credentials(NamedTuple):
-    """Credentials of the trainer; the options of the same names."""
-
-    api_key: str | None
-    basic_auth: str | None
-
-
-def credentials_of_environment() -> Credentials:
-    """Returns what OGRPO_API_KEY and OGRPO_BASIC_AUTH say."""
-    return Credentials(os.environ.get("OGRPO_API_KEY"), os.environ.get("OGRPO_BASIC_AUTH"))
+def credentials_of_environment() -> dict[Literal["api_key", "basic_auth"], str | None]:
+    """Returns the options that OGRPO_API_KEY and OGRPO_BASIC_AUTH set."""
+    environ = os.environ
+    return {"api_key": environ.get("OGRPO_API_KEY"), "basic_auth": environ.get("OGRPO_BASIC_AUTH")}

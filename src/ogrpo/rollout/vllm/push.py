@@ -19,35 +19,31 @@ from ogrpo.protocol import IntArray
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.api import Json, ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, understood
-from ogrpo.rollout.vllm.errors import (
-    Broken,
-    Flawed,
-    PublishRefused,
-    RolloutError,
-    Unavailable,
-    Unproven,
-)
+from ogrpo.rollout.vllm.errors import Broken, Flawed, PublishRefused, Unavailable, Unproven
 from ogrpo.rollout.weights import Release, WeightShare
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 """Mean absolute difference of the probe's log-probs, in nats, by served dtype."""
 LOAD_SECONDS = 600.0
-
-
-class Probe(NamedTuple):
-    """Fixed token sequences and the trainer's log softmax(z) of tokens 1.. of each."""
-
-    sequences: list[IntArray]
-    log_probs: list[np.ndarray]
-    tolerance: float
+PROBE_SHAPE = (4, 16)
+"""Sequences of a probe, and the tokens of each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The version that every server is to have: its release and the proof of it."""
+    """The version that every server is to have: its release, and the proof of it.
+
+    Attributes:
+        release: the weights.
+        sequences: fixed token sequences.
+        log_probs: the trainer's log softmax(z) of tokens 1.. of each.
+        tolerance: mean absolute difference of these at most, in nats.
+    """
 
     release: Release
-    probe: Probe
+    sequences: list[IntArray]
+    log_probs: list[np.ndarray]
+    tolerance: float
 
     @property
     def version(self) -> int:
@@ -65,10 +61,10 @@ class PushReport(NamedTuple):
     probe_gap: float
 
 
-def probe_sequences(vocab_size: int, *, count: int, length: int) -> list[IntArray]:
+def probe_sequences(vocab_size: int) -> list[IntArray]:
     """Returns token sequences over the whole vocabulary that are the same in every run."""
     rng = np.random.default_rng(20250522)
-    return list(rng.integers(0, vocab_size, (count, length)).astype(np.int32))
+    return list(rng.integers(0, vocab_size, PROBE_SHAPE).astype(np.int32))
 
 
 async def prove(api: ServerApi, able: Capabilities, target: Target) -> float:
@@ -81,20 +77,20 @@ async def prove(api: ServerApi, able: Capabilities, target: Target) -> float:
         Unproven: the server's log-probs are not those of the trainer's weights.
         RolloutError: it gave no scores.
     """
-    probe = target.probe
 
     async def gap_of(rank: int | None) -> float:
         try:
-            reply = await api.complete(wire.score_payload(probe.sequences, able.model), rank=rank)
-            scores = wire.read_scores(reply, probe.sequences)
+            payload = wire.score_payload(target.sequences, able.model)
+            reply = await api.complete(payload, rank=rank)
+            scores = wire.read_scores(reply, target.sequences)
         except Flawed as error:  # an answer, but none to this question
             raise Unavailable(f"{api.url} gave no scores of the probe: {error}") from error
-        gap = float(np.abs(np.concatenate(scores) - np.concatenate(probe.log_probs)).mean())
-        if not gap <= probe.tolerance:
+        gap = float(np.abs(np.concatenate(scores) - np.concatenate(target.log_probs)).mean())
+        if not gap <= target.tolerance:
             where = "" if rank is None else f", data-parallel rank {rank},"
             raise Unproven(
                 f"{api.url}{where} scores the probe {gap:.3g} nats a token away from the trainer,"
-                f" more than {probe.tolerance:g}: it serves other weights than it was sent"
+                f" more than {target.tolerance:g}: it serves other weights than it was sent"
             )
         return gap
 
@@ -116,6 +112,9 @@ async def load(
         Unavailable: the server cannot reach the release, or does not answer.
     """
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
+    source = {"path": str(release.folder)}
+    if share is not None:
+        source = {"url": f"{share.url}/{release.folder.name}", "token": share.token}
     try:
         await api.start_weight_update()
     except Unavailable as error:
@@ -126,7 +125,7 @@ async def load(
         with suppress(Unavailable):
             await api.finish_weight_update(None)
         await api.start_weight_update()
-    await _update(api, able, release, {**ticket, **where(release, share)})
+    await _update(api, able, release, {**ticket, **source})
     await _update(api, able, release, {**ticket, "install": True})
     await api.finish_weight_update(str(release.version))
     answers = await api.rpc("ogrpo_describe", {})
@@ -141,27 +140,19 @@ async def load(
     return able.ranks * pulled
 
 
-def where(release: Release, share: WeightShare | None) -> Json:
-    """Returns where a worker finds a release: by default in a folder that it sees."""
-    if share is None:
-        return {"path": str(release.folder)}
-    return {"url": f"{share.url}/{release.folder.name}", "token": share.token}
-
-
 async def _update(api: ServerApi, able: Capabilities, release: Release, update: Json) -> None:
-    """Has every worker stage or install a release; tells their failures apart."""
+    """Has every worker stage or install a release.
+
+    Raises:
+        PublishRefused, Broken, Unavailable: what workers refused, by their own account of it.
+    """
     try:
         await api.update_weights(update, seconds=LOAD_SECONDS)
-    except Unavailable as error:
-        if error.status is None:
+        return
+    except Unavailable as failure:
+        if failure.status is None:
             raise
-        raise await _failure(api, able, release, error, installs="install" in update) from error
-
-
-async def _failure(
-    api: ServerApi, able: Capabilities, release: Release, error: Unavailable, *, installs: bool
-) -> RolloutError:
-    """Returns the error for an update that workers refused, by their own account of it."""
+        error = failure
     said = f"{api.url} did not take version {release.version}: "
     code, serves, workers = None, "what it had", 0
     answers = await api.rpc("ogrpo_describe", {})
@@ -175,12 +166,13 @@ async def _failure(
         else:
             said += f"its log says why ({error})"
     # Of several workers, others may have installed what this one did not.
-    if installs and (workers != 1 or code == "broken"):
-        return Broken(f"{said}; its live model may be half loaded: push again or restart it")
+    if "install" in update and (workers != 1 or code == "broken"):
+        text = f"{said}; its live model may be half loaded: push again or restart it"
+        raise Broken(text) from error
     said += f"; it goes on serving {serves}"
     if code is None:
-        return Unavailable(said)
+        raise Unavailable(said) from error
     if code == "unreachable":
         remedy = "With a shared folder the server must see the same path; otherwise publish by URL"
-        return Unavailable(f"{said}. {remedy}")
-    return PublishRefused(said)
+        raise Unavailable(f"{said}. {remedy}") from error
+    raise PublishRefused(said) from error

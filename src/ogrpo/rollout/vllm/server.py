@@ -11,10 +11,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Any, Literal
 
 from ogrpo.rollout.vllm import capabilities
@@ -31,12 +30,7 @@ from ogrpo.rollout.vllm.errors import (
     rest_seconds,
 )
 from ogrpo.rollout.vllm.options import Options
-from ogrpo.rollout.vllm.push import (
-    PushReport,
-    Target,
-    load,
-    prove,
-)
+from ogrpo.rollout.vllm.push import PushReport, Target, load, prove
 from ogrpo.rollout.weights import WeightShare
 from ogrpo.system.terminal import shown
 
@@ -49,10 +43,12 @@ UNANSWERED = 2
 """Attempts without an answer until samples that wait for a proof are given up as unanswered."""
 
 Verdict = Literal["proven", "failed", "unanswered"]
+Action = Literal["rest", "meet", "prove", "push", "trust"]
+"""The next step of the task."""
 
 
-class Trust(Enum):
-    """Stages of a server's examination after something went wrong with it."""
+class Trust(IntEnum):
+    """Stages of a server's examination after something went wrong with it, in their order."""
 
     DOUBTED = auto()
     RESTED = auto()
@@ -60,17 +56,6 @@ class Trust(Enum):
     MET = auto()
     PROVEN = auto()
     FULL = auto()
-
-
-class Action(Enum):
-    """The next step of the task."""
-
-    REST = auto()
-    MEET = auto()
-    PROVE = auto()
-    PUSH = auto()
-    TRUST = auto()
-    NONE = auto()
 
 
 @dataclass(frozen=True)
@@ -111,22 +96,22 @@ class Observed:
         return self.doubt is None and self.proven is not None and self.proven is self.target
 
 
-def next_action(seen: Observed) -> Action:
-    """Returns what to do about a server.
+def next_action(seen: Observed) -> Action | None:
+    """Returns what to do about a server; None while there is nothing to do.
 
     Samples that it drew are proven before the weights change under which they were drawn.
     """
     if seen.trust is Trust.DOUBTED:
-        return Action.REST
+        return "rest"
     if seen.trust in (Trust.RESTED, Trust.ANSWERING):
-        return Action.MEET
+        return "meet"
     behind = seen.target is not None and seen.proven is not seen.target
     open_question = seen.trust is Trust.MET or seen.awaited or (behind and seen.drawn)
     if seen.proven is not None and open_question:
-        return Action.PROVE
+        return "prove"
     if behind:
-        return Action.PUSH
-    return Action.NONE if seen.trust is Trust.FULL else Action.TRUST
+        return "push"
+    return None if seen.trust is Trust.FULL else "trust"
 
 
 @dataclass(frozen=True)
@@ -158,13 +143,6 @@ class Server:
         self._setup, self._options = setup, setup.options
         # Who waits for a proof that begins later: how many attempts had no answer since then.
         self._questions: dict[asyncio.Future[Verdict], int] = {}
-        self._acts: dict[Action, Callable[[], Awaitable[Trust]]] = {
-            Action.REST: self._rest,
-            Action.MEET: self._meet,
-            Action.PROVE: self._prove_again,
-            Action.PUSH: self._push,
-            Action.TRUST: self._trust,
-        }
         self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -279,7 +257,7 @@ class Server:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while (action := next_action(self.observed)) is not Action.NONE:
+                while (action := next_action(self.observed)) is not None:
                     await self._act(action)
         finally:
             self._answer("failed")
@@ -287,25 +265,39 @@ class Server:
 
     async def _act(self, action: Action) -> None:
         doubt = self.observed.doubt
+        trust = Trust.FULL
         try:
-            trust = await self._acts[action]()
+            match action:
+                case "rest":
+                    await asyncio.sleep(rest_seconds(self.observed.rests))
+                    self._see(rests=self.observed.rests + 1)
+                    trust = Trust.RESTED
+                case "meet":
+                    trust = await self._meet()
+                case "prove":
+                    trust = await self._prove_again()
+                case "push":
+                    trust = await self._push()
+                case "trust":
+                    if doubt is not None:
+                        log.warning("%s is back", self.api.url)
+                    self._see(doubt=None, trust=trust, rests=0, rejections=0)
         except (RolloutError, Refused) as error:
-            self._tire()
-            self._reject(error)
+            self._fail(error)
         else:
             # A doubt that came up meanwhile is not answered by this.
-            if self.observed.doubt is doubt or action is Action.REST:
+            if self.observed.doubt is doubt or action == "rest":
                 self._see(trust=trust)
 
-    def _tire(self) -> None:
-        """Counts an attempt that failed for whoever waits for a proof; some have waited enough."""
+    def _fail(self, error: RolloutError | Refused) -> None:
+        """Doubts the server; one that says no often enough at the start never says yes.
+
+        The attempt counts for whoever waits for a proof: some have waited enough.
+        """
         self._questions = {one: n + 1 for one, n in self._questions.items()}
         tired = [one for one, n in self._questions.items() if n >= UNANSWERED]
         self._answer("unanswered", tired)
         self._see(awaited=bool(self._questions))
-
-    def _reject(self, error: RolloutError | Refused) -> None:
-        """Doubts the server; one that says no often enough at the start never says yes."""
         status = getattr(error, "status", None)
         rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
         self._see(rejections=rejections)
@@ -316,17 +308,6 @@ class Server:
         """Forgets what it serves: samples of this lineage may have come from anything."""
         self._answer("failed")
         self._see(proven=None, lineage=self.observed.lineage + 1)
-
-    async def _rest(self) -> Trust:
-        await asyncio.sleep(rest_seconds(self.observed.rests))
-        self._see(rests=self.observed.rests + 1)
-        return Trust.RESTED
-
-    async def _trust(self) -> Trust:
-        if self.observed.doubt is not None:
-            log.warning("%s is back", self.api.url)
-        self._see(doubt=None, trust=Trust.FULL, rests=0, rejections=0)
-        return Trust.FULL
 
     async def _meet(self) -> Trust:
         """Learns who answers, resumes it if it is paused, and looks at it if it is new."""
@@ -351,7 +332,12 @@ class Server:
             self._disbelieve()
         self._see(instance=None)
         able = await capabilities.look(self.api, now, self._setup.expected)
-        capabilities.check_use(able, self._options)
+        if self._options.in_flight == "keep" and not able.native:
+            raise Refused(
+                f"{able.url} does not say which version drew which token, so that in_flight='keep' "
+                "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
+                "vLLM >= 0.32 with --enable-scale-out"
+            )
         self._see(capabilities=able, instance=now["instance"])
         return Trust.MET
 
@@ -367,11 +353,7 @@ class Server:
             log.warning("%s, and nobody pushed them: %s", self.api.url, shown(error))
             self._disbelieve()
             return Trust.RESTED
-        return self._after_proof()
-
-    def _after_proof(self) -> Trust:
-        """Returns the trust after a proof: that of a doubted server is still to be given back."""
-        return Trust.FULL if self.observed.trust is Trust.FULL else Trust.PROVEN
+        return max(self.observed.trust, Trust.PROVEN)  # a doubted server's is still to come back
 
     async def _drain(self) -> None:
         """Waits for the requests under way, where a push has to."""
@@ -424,34 +406,20 @@ class Server:
                 self._disbelieve()
             raise
         self._see(proven=target)
-        return self._after_proof()
+        return max(self.observed.trust, Trust.PROVEN)
 
     async def _pushed(self, target: Target) -> PushReport:
+        """Pauses it, loads a target, resumes it, and has it prove the target."""
         able = self.observed.capabilities
         assert able is not None
-        start = time.perf_counter()
+        begin = time.perf_counter()
         self._see(loads=self.observed.loads + 1)
-        moved, load_seconds = await self._load(target)
-        resumed = time.perf_counter()
-        gap = await self._prove(target)
-        return PushReport(
-            bytes=moved,
-            load_seconds=load_seconds,
-            prove_seconds=time.perf_counter() - resumed,
-            paused_seconds=resumed - start,
-            probe_gap=gap,
-        )
-
-    async def _load(self, target: Target) -> tuple[int, float]:
-        assert self.observed.capabilities is not None
         self._paused = True
         try:
             await self.api.pause(self._options.in_flight)
             start = time.perf_counter()
-            moved = await load(
-                self.api, self.observed.capabilities, target.release, share=self._setup.share
-            )
-            seconds = time.perf_counter() - start
+            moved = await load(self.api, able, target.release, share=self._setup.share)
+            load_seconds = time.perf_counter() - start
             # vLLM does not clear the prefix cache itself in mode "keep".
             await self.api.reset_prefix_cache()
         except BaseException:
@@ -459,7 +427,15 @@ class Server:
                 await self._resume()
             raise
         await self._resume()
-        return moved, seconds
+        resumed = time.perf_counter()
+        gap = await self._prove(target)
+        return PushReport(
+            bytes=moved,
+            load_seconds=load_seconds,
+            prove_seconds=time.perf_counter() - resumed,
+            paused_seconds=resumed - begin,
+            probe_gap=gap,
+        )
 
     async def _resume(self) -> None:
         await self.api.resume()
