@@ -23,7 +23,8 @@ FinishReason = Literal["stop", "length", "abort"]
 class Sampling:
     """A sampling setting: `group_size` completions a prompt, of at most `max_tokens` tokens each.
 
-    With `greedy` the most likely token is taken, and the temperature, which may be 0, is not used.
+    With `greedy` the most likely token is taken, and the temperature, which may be 0, is not used:
+    log-probs are of temperature 1.
 
     Attributes:
         temperature: of the logits, before anything is left out.
@@ -66,11 +67,6 @@ class Sampling:
     def cuts(self) -> bool:
         """Whether tokens are left out, so that log-probs are of what is left."""
         return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
-
-    @property
-    def log_prob_temperature(self) -> float:
-        """Returns T of the reported log softmax(z / T): 1 for greedy completions everywhere."""
-        return 1.0 if self.greedy else self.temperature
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def running(endpoint):
     thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
     thread.start()
     try:
-        yield endpoint._server.server_address
+        yield endpoint.server_address
     finally:
         endpoint.close()
         thread.join()

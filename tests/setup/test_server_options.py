@@ -31,13 +31,13 @@ def serving(service, seen, **options):
     """An endpoint that leaves what it is sent in `seen`: path and body of each request."""
     endpoint = Endpoint(service, **options)
 
-    class Recording(endpoint._server.RequestHandlerClass):
+    class Recording(endpoint.RequestHandlerClass):
         def read_body(self):
             body = super().read_body()
             seen.append((self.path, body))
             return body
 
-    endpoint._server.RequestHandlerClass = Recording
+    endpoint.RequestHandlerClass = Recording
     thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
     thread.start()
     try:

@@ -1,20 +1,13 @@
 """The engine without a server: the trainer's own sampler behind the engine interface."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ogrpo.protocol import BoolArray, Completion, Group, IntArray, Sampling, check_request
+from ogrpo.protocol import Completion, Group, IntArray, Sampling, check_request
 
 SampleFn = Callable[..., Any]
-
-
-class Weights(NamedTuple):
-    """Parameters and their version, replaced together: a call reads both once, at its start."""
-
-    params: Any
-    version: int
 
 
 class EmbeddedEngine:
@@ -52,16 +45,17 @@ class EmbeddedEngine:
         self._batch_size = batch_size
         self._prompt_length, self._vocab_size = prompt_length, vocab_size
         self._max_length = max_length
-        self._weights: Weights | None = None
+        # Replaced together: a call reads both once, at its start.
+        self._weights: tuple[Any, int] | None = None
 
     @property
     def version(self) -> int:
         """Returns the version of the weights in use, -1 before there are any."""
-        return -1 if self._weights is None else self._weights.version
+        return -1 if self._weights is None else self._weights[1]
 
     def publish(self, params: Any, version: int) -> None:
         """Serves `params` from now on, as policy `version`."""
-        self._weights = Weights(params, version)
+        self._weights = params, version
 
     def withdraw(self) -> None:
         """Lets go of the weights, so that a trainer may donate their memory."""
@@ -85,22 +79,31 @@ class EmbeddedEngine:
             max_prompt=self._prompt_length,
             max_length=self._max_length,
         )
-        weights = self._weights
-        if weights is None:
+        if (weights := self._weights) is None:
             raise RuntimeError("generate() before publish(): the engine has no weights yet")
-        params = self._prepare_fn(weights.params)
+        published, version = weights
+        params = self._prepare_fn(published)
         size, groups = self._batch_size, []
         names = ("min_p", "top_k", "top_p", "record") if sampling.cuts or sampling.record else ()
         truncation = {name: getattr(sampling, name) for name in names}
         for start in range(0, len(prompts), size):
             chunk = prompts[start : start + size]
-            ids, mask = self._pad([*chunk, *[chunk[0]] * (size - len(chunk))], sampling.max_tokens)
+            lengths = np.array([*map(len, chunk), *[len(chunk[0])] * (size - len(chunk))])
+            width = self._prompt_length
+            if width is None:
+                width = 1 << int(lengths.max() - 1).bit_length()
+                if self._max_length is not None:
+                    width = min(width, self._max_length - sampling.max_tokens)
+            ids = np.zeros((size, width), np.int32)
+            for n, length in enumerate(lengths):
+                ids[n, :length] = chunk[n if n < len(chunk) else 0]
+            mask = np.arange(width)[None] < lengths[:, None]
             out = self._sample_fn(
                 params,
                 ids,
                 mask,
                 seed + start,
-                temperature=sampling.log_prob_temperature,
+                temperature=1.0 if sampling.greedy else sampling.temperature,
                 greedy=sampling.greedy,
                 group_size=sampling.group_size,
                 max_tokens=sampling.max_tokens,
@@ -116,7 +119,7 @@ class EmbeddedEngine:
                     Completion(
                         token_ids=token_ids[g, :length],
                         log_probs=log_probs[g, :length],
-                        policy_version=weights.version,
+                        policy_version=version,
                         temperature=sampling.temperature,
                         finish_reason="stop" if finished[g] else "length",
                         top_ids=None if recorded is None else recorded[0][g, :length],
@@ -126,15 +129,3 @@ class EmbeddedEngine:
                 ]
                 groups.append(Group(prompt, tuple(completions)))
         return groups
-
-    def _pad(self, prompts: Sequence[IntArray], max_tokens: int) -> tuple[IntArray, BoolArray]:
-        lengths = np.array([len(p) for p in prompts])
-        width = self._prompt_length
-        if width is None:
-            width = 1 << int(lengths.max() - 1).bit_length()
-            if self._max_length is not None:
-                width = min(width, self._max_length - max_tokens)
-        ids = np.zeros((len(prompts), width), np.int32)
-        for row, prompt in zip(ids, prompts, strict=True):
-            row[: len(prompt)] = prompt
-        return ids, np.arange(width)[None] < lengths[:, None]

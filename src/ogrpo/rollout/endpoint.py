@@ -82,14 +82,6 @@ def section(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def text_of(body: Mapping[str, Any], name: str) -> str:
-    """Returns a text of the body."""
-    value = body.get(name)
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise BadRequest(f"{name} is {value!r:.60}: give a text")
-    return value
-
-
 # --- the service ----------------------------------------------------------------------------------
 
 
@@ -127,7 +119,7 @@ class Service:
     model: ServedModel
     params: Any
     name: str = "policy"
-    place: Any = field(default_factory=releases.Workplace)
+    place: releases.Workplace = field(default_factory=releases.Workplace)
     paused: bool = False
     updating: bool = False
     generated: int = 0
@@ -186,7 +178,8 @@ class Service:
         self.updating = False
         self._require(ticket.keys() <= {"version", "manifest_sha256", "install"} | SOURCE)
         try:
-            releases.update(self.place, self._served(), **arguments)
+            served = releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
+            releases.update(self.place, served, **arguments)
         except releases.Refusal as refusal:
             raise BadRequest(FAILED, 500) from refusal
         self.updating = True
@@ -194,9 +187,6 @@ class Service:
     def _require(self, holds: bool) -> None:
         if not holds:
             raise BadRequest(FAILED, 500)
-
-    def _served(self) -> releases.Served:
-        return releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
 
     def _install(self, release: releases.Checked) -> None:
         with self._sampler:
@@ -370,57 +360,30 @@ def _choice(index: int, drawn: Completion) -> Json:
     return {"index": index, "token_ids": ids, "finish_reason": drawn.finish_reason}
 
 
-class Endpoint:
-    """Serves a service over HTTP.
+Route = Callable[[Json, dict[str, str]], Any]
+
+
+class Endpoint(HttpServer):
+    """Serves a service over HTTP, by `serve_forever` until `close`.
 
     Args:
         service: what answers.
         host: interface; pushes are remote control, so keep to the loopback or a private network.
         port: 0 takes a free one.
         native: whether to offer `/inference/v1/generate`.
-        dev_mode: whether to offer what changes weights.
     """
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        native: bool = True,
-        dev_mode: bool = True,
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 0, native: bool = True
     ) -> None:
         self.service = service
-        routes = _routes(service, native=native, dev_mode=dev_mode)
-        self._server = HttpServer((host, port), _handler(routes))
-        self.url = url_of(host, self._server.server_port)
-
-    def serve_forever(self) -> None:
-        """Answers until `close`."""
-        self._server.serve_forever()
-
-    def close(self) -> None:
-        """Stops answering."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
-Route = Callable[[Json, dict[str, str]], Any]
-
-
-def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str, str], Route]:
-    routes: dict[tuple[str, str], Route] = {
-        ("GET", "/health"): lambda *_: {},
-        ("GET", "/version"): lambda *_: {"version": VERSION},
-        ("GET", "/v1/models"): lambda *_: {"object": "list", "data": service.cards()},
-        ("GET", "/metrics"): lambda *_: service.metrics(),
-        ("POST", "/detokenize"): lambda body, _: service.detokenize(body),
-        ("POST", "/v1/completions"): lambda body, _: service.complete(body),
-    }
-    if native:
-        routes["POST", "/inference/v1/generate"] = lambda body, _: service.generate(body)
-    if dev_mode:
-        routes |= {
+        routes: dict[tuple[str, str], Route] = {
+            ("GET", "/health"): lambda *_: {},
+            ("GET", "/version"): lambda *_: {"version": VERSION},
+            ("GET", "/v1/models"): lambda *_: {"object": "list", "data": service.cards()},
+            ("GET", "/metrics"): lambda *_: service.metrics(),
+            ("POST", "/detokenize"): lambda body, _: service.detokenize(body),
+            ("POST", "/v1/completions"): lambda body, _: service.complete(body),
             ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
             ("GET", "/get_world_size"): lambda *_: {"world_size": 1},
             ("GET", "/is_paused"): lambda *_: {"is_paused": service.paused},
@@ -433,7 +396,10 @@ def _routes(service: Service, *, native: bool, dev_mode: bool) -> dict[tuple[str
                 "results": service.call(body.get("method"), section(body, "kwargs"))
             },
         }
-    return routes
+        if native:
+            routes["POST", "/inference/v1/generate"] = lambda body, _: service.generate(body)
+        super().__init__((host, port), _handler(routes))
+        self.url = url_of(host, self.server_port)
 
 
 def _handler(routes: Mapping[tuple[str, str], Route]) -> type[Handler]:

@@ -67,6 +67,11 @@ class HttpServer(ThreadingHTTPServer):
         """Answers until `shutdown`, which takes as long as the interval."""
         super().serve_forever(poll_interval)
 
+    def close(self) -> None:
+        """Ends `serve_forever`, in another thread, and listens no more."""
+        self.shutdown()
+        self.server_close()
+
     def hold(self, size: int) -> bool:
         """Counts bytes of bodies in memory, negative ones let go; returns whether there is room."""
         with self._lock:

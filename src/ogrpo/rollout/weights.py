@@ -228,8 +228,7 @@ class WeightShare:
 
     def close(self) -> None:
         """Stops serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
         self._thread.join()
 
     def _handler(self, folder: Path) -> type[Handler]:

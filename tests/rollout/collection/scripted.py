@@ -1,7 +1,6 @@
 """An engine that does what a test says, and whose groups tell what they were drawn from."""
 
 import threading
-import time
 from collections import Counter
 from functools import cache
 
@@ -96,7 +95,6 @@ def collector(
     *,
     ask=request_at,
     reward_fn=equal_rewards,
-    clock=time.perf_counter,
     terms=None,
     **limits,
 ):
@@ -109,7 +107,6 @@ def collector(
         limits=make_limits(**limits),
         retry_on=(Flaky,),
         terms=terms,
-        clock=clock,
     )
 
 

@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.protocol import Sampling
-from ogrpo.rollout.collection.request_queue import (
-    CollectionLimits,
-    Publish,
-    RequestQueue,
-)
+from ogrpo.rollout.collection.request_queue import CollectionLimits, Publish, RequestQueue
 from tests.rollout.collection.scripted import Flaky, equal_rewards, group, make_limits, request_at
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
@@ -52,7 +48,7 @@ class World:
                 moves.append(self.begin)
             for command in self.running:
                 moves += self.endings(command)
-            if self.queue._unjudged:
+            if self.queue.unjudged:
                 moves.append(self.judge)
             assert moves, "everybody waits for somebody else"
             moves[self.choose(len(moves))]()
@@ -91,14 +87,14 @@ class World:
     def push(self, command):
         del self.running[command]
         self.served = command.version
-        self.queue.published(command)
+        self.queue.under_way.remove(command)
 
     def answer(self, command, version):
         del self.running[command]
         self.queue.drawn(command, [group(p, version, command.seed) for p in command.prompts])
 
     def judge(self):
-        asked = self.queue.next_unjudged()
+        asked = self.queue.unjudged.popleft()
         self.queue.judged(asked, equal_rewards(asked.request, asked.places, asked.groups))
 
     def fail(self, command):

@@ -119,5 +119,3 @@ def test_what_would_make_log_probs_wrong_is_refused(farm, server):
         contract.connect([server.url], CONFIG, max_length=world.POSITIONS + 1)
     with pytest.raises(Refused, match="'keep'"):
         contract.connect([farm.start(native=False).url], CONFIG, in_flight="keep")
-    with pytest.raises(Refused, match="VLLM_SERVER_DEV_MODE=1"):
-        contract.connect([farm.start(dev_mode=False).url], CONFIG, attempts=2)

@@ -143,7 +143,11 @@ def begin(staged, **options):
 @pytest.mark.parametrize(
     ("status", "path", "message"),
     [
-        (404, "/collective_rpc", r"takes no weights: start vLLM.*asked 6 times"),
+        (
+            404,
+            "/collective_rpc",
+            r"takes no weights: start vLLM.*VLLM_SERVER_DEV_MODE=1.*asked 6 times",
+        ),
         (500, "/v1/completions", r"completions answered 500: not now.*asked 6 times"),
     ],
 )

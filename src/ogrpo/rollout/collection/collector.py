@@ -37,40 +37,8 @@ from ogrpo.rollout.collection.request_queue import (
 from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
-TRAINER_WAITS, WORKERS_WAIT = "trainer/waiting", "workers/waiting"
-GENERATING, PUBLISHING = "workers/generating", "workers/publishing"
-JUDGING = "workers/judging"
-ACTIVITIES = (TRAINER_WAITS, WORKERS_WAIT, GENERATING, PUBLISHING, JUDGING)
-
-
-class Occupancy:
-    """Seconds by activity, summed over the threads that are at it; what is under way counts too.
-
-    Args:
-        clock: seconds since any fixed moment.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._start = self._last = clock()
-        self.active: Counter[str] = Counter()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    def change(self, activity: str, by: int) -> None:
-        """Notes that more threads, or with -1 one less, are at an activity."""
-        self._account()
-        self.active[activity] += by
-
-    def seconds(self) -> tuple[float, Mapping[str, float]]:
-        """Returns the seconds since the start, and over all threads those at each activity."""
-        self._account()
-        return self._last - self._start, self._seconds
-
-    def _account(self) -> None:
-        now = self._clock()
-        for activity, count in self.active.items():
-            self._seconds[activity] += count * (now - self._last)
-        self._last = now
+TRAINER, WORKERS = "trainer", "workers"
+"""Those who wait: the trainer in `take`, the workers for something to do."""
 
 
 class Collector:
@@ -87,7 +55,6 @@ class Collector:
             `publish`.
         terms: what completions are checked against, beside the versions published; by default
             the sampling alone.
-        clock: seconds, for the statistics.
     """
 
     def __init__(
@@ -101,7 +68,6 @@ class Collector:
         limits: CollectionLimits,
         retry_on: tuple[type[Exception], ...],
         terms: Terms | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine, self._sampling, self._limits = engine, sampling, limits
         self._reward_fn = reward_fn
@@ -117,7 +83,9 @@ class Collector:
         self._changed = threading.Condition()
         self._closed = False
         self._held = False
-        self._spent = Occupancy(clock)
+        self._waiting: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._start = self._last = time.perf_counter()
         self._tokens = 0
         self._threads = [
             threading.Thread(target=target, name=f"collector-{name}-{n}", daemon=True)
@@ -175,7 +143,7 @@ class Collector:
         with self._changed:
             self.request(step + self._limits.lead)
             self._queue.check_turn(step)
-            self._spent.change(TRAINER_WAITS, 1)
+            self._waits(TRAINER, 1)
             try:
                 while not self._queue.complete(step):
                     self._check_open()
@@ -183,7 +151,7 @@ class Collector:
                         raise self._queue.error
                     self._changed.wait()
             finally:
-                self._spent.change(TRAINER_WAITS, -1)
+                self._waits(TRAINER, -1)
             return self._queue.hand_out(step)
 
     @contextmanager
@@ -204,6 +172,14 @@ class Collector:
                 self._held = False
                 self._changed.notify_all()
 
+    def _waits(self, who: str, by: int) -> None:
+        """Adds up the seconds waited until now; then `by` more threads wait, with -1 one less."""
+        now = time.perf_counter()
+        for name, count in self._waiting.items():
+            self._seconds[name] += count * (now - self._last)
+        self._last = now
+        self._waiting[who] += by
+
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the collector is closed")
@@ -217,7 +193,7 @@ class Collector:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            left = sum(self._spent.active[x] for x in (GENERATING, PUBLISHING, JUDGING))
+            left = len(self._queue.under_way)
         if left:
             log.warning(
                 "%d calls of the engine did not end within %g s: they are left to themselves",
@@ -238,15 +214,13 @@ class Collector:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._spent.change(WORKERS_WAIT, 1)
+                self._waits(WORKERS, 1)
                 command = None
                 while not self._closed and (self._held or (command := self._queue.begin()) is None):
                     self._changed.wait()
-                self._spent.change(WORKERS_WAIT, -1)
+                self._waits(WORKERS, -1)
                 if command is None:
                     return
-                activity = PUBLISHING if isinstance(command, Publish) else GENERATING
-                self._spent.change(activity, 1)
             groups: Sequence[Group] = ()
             flawed: Mapping[int, Flaw] = {}
             error: BaseException | None = None
@@ -260,12 +234,11 @@ class Collector:
             except BaseException as caught:  # Not handled here: the trainer's thread raises it.
                 error = caught
             with self._changed:
-                self._spent.change(activity, -1)
                 if error is not None:
                     log.warning("collection: %s: %s", type(error).__name__, shown(error))
                     self._queue.failed(command, error)
                 elif isinstance(command, Publish):
-                    self._queue.published(command)
+                    self._queue.under_way.remove(command)
                 else:
                     self._tokens += sum(len(c.token_ids) for g in groups for c in g.completions)
                     for flaw in list(flawed.values())[:1]:
@@ -276,12 +249,11 @@ class Collector:
     def _judge(self) -> None:
         while True:
             with self._changed:
-                unjudged = None
-                while not self._closed and (unjudged := self._queue.next_unjudged()) is None:
+                while not self._closed and not self._queue.unjudged:
                     self._changed.wait()
-                if unjudged is None:
+                if self._closed:
                     return
-                self._spent.change(JUDGING, 1)
+                unjudged = self._queue.unjudged.popleft()
             rewarded: Sequence[Rewarded] = ()
             error: BaseException | None = None
             try:
@@ -290,7 +262,6 @@ class Collector:
             except BaseException as caught:  # Not handled here: the trainer's thread raises it.
                 error = caught
             with self._changed:
-                self._spent.change(JUDGING, -1)
                 if error is None:
                     self._queue.judged(unjudged, rewarded)
                 else:
@@ -300,35 +271,29 @@ class Collector:
     # --- statistics ----------------------------------------------------------------------------
 
     def metrics(self) -> Mapping[str, float]:
-        """Returns counts and seconds since the start, those of several workers added up.
+        """Returns counts and shares since the start, those of several workers added up.
 
         `idle/trainer` is the share of its time that the trainer waited in `take`, `idle/workers`
         the share that the workers waited for something to do; `tokens/s` counts every token that
-        was drawn against the wall clock, `tokens/busy_s` against the seconds spent generating.
-        `staleness/count/k` counts the completions handed out at staleness k, `retried/*` the groups
-        that were drawn again: the call failed, or what came was incomplete or refused.
+        was drawn. `staleness/count/k` counts the completions handed out at staleness k,
+        `retried/*` the groups that were drawn again: the call failed, or what came was incomplete
+        or refused.
         `rollout/refused` counts the completions of groups that were refused, also by reason.
         """
-
-        def share(part: float, whole: float) -> float:
-            return part / whole if whole > 0 else 0.0
-
         with self._changed:
-            elapsed, seconds = self._spent.seconds()
+            self._waits(TRAINER, 0)
+            elapsed = max(self._last - self._start, 1e-9)
             counts = sorted(self._queue.staleness.items())
             values = {
-                **{f"seconds/{activity}": seconds[activity] for activity in ACTIVITIES},
-                "idle/trainer": share(seconds[TRAINER_WAITS], elapsed),
-                "idle/workers": share(seconds[WORKERS_WAIT], elapsed * self._limits.workers),
-                "tokens/s": share(self._tokens, elapsed),
-                "tokens/busy_s": share(self._tokens, seconds[GENERATING]),
+                "idle/trainer": self._seconds[TRAINER] / elapsed,
+                "idle/workers": self._seconds[WORKERS] / (elapsed * self._limits.workers),
+                "tokens/s": self._tokens / elapsed,
                 **{f"retried/{reason}": self._queue.retried[reason] for reason in REASONS},
                 **{f"staleness/count/{k}": n for k, n in counts},
             }
             if total := sum(n for _, n in counts):
                 values["staleness/mean"] = sum(k * n for k, n in counts) / total
                 values["staleness/max"] = counts[-1][0]
-            values["ahead"] = self._queue.ahead
             refused = {f"{REFUSED}/{x}": n for x, n in self._queue.refused.items()}
         refused[REFUSED] = sum(refused.values())
         named = {f"collect/{name}": value for name, value in values.items()} | refused

@@ -169,18 +169,6 @@ def derived_seed(seed: int, n: int) -> int:
     return int(np.random.SeedSequence([seed, n]).generate_state(1)[0] >> 1)
 
 
-def calls(request: Request, prompts_per_call: int | None) -> list[Call]:
-    """Returns the calls that a request is cut into; an only call has the request's seed."""
-    places = range(len(request.prompts))
-    if prompts_per_call is None or prompts_per_call >= len(places):
-        return [Call(request, tuple(places), request.seed)]
-    starts = enumerate(places[::prompts_per_call])
-    return [
-        Call(request, tuple(places[x : x + prompts_per_call]), derived_seed(request.seed, n))
-        for n, x in starts
-    ]
-
-
 @dataclass(frozen=True, eq=False)
 class Publish:
     """Weights on their way to the engine."""
@@ -212,7 +200,8 @@ class RequestQueue:
         retried: prompts that were tried again, by the reason.
         refused: completions of the groups that were refused, by the reason.
         staleness: completions handed out, by their staleness.
-        under_way: calls and pushes that the engine is at.
+        under_way: calls and pushes that the engine is at; one that is done is taken out.
+        unjudged: what judges take next, from the left.
     """
 
     def __init__(
@@ -235,7 +224,7 @@ class RequestQueue:
         self._steps = steps
         self._requested, self._next = steps.start, steps.start
         self._queue: deque[Command] = deque()
-        self._unjudged: deque[Unjudged] = deque()
+        self.unjudged: deque[Unjudged] = deque()
         self._batches: dict[int, _Batch] = {}
 
     # --- the trainer's side --------------------------------------------------------------------
@@ -251,7 +240,12 @@ class RequestQueue:
         while self._requested <= until and self._requested in self._steps:
             request = self._request_at(self._requested)
             self._batches[request.step] = _Batch(request)
-            self._queue.extend(calls(request, self._limits.prompts_per_call))
+            places = tuple(range(len(request.prompts)))
+            size = self._limits.prompts_per_call or len(places)
+            for n, start in enumerate(range(0, len(places), size)):
+                # An only call has the request's seed.
+                seed = request.seed if size >= len(places) else derived_seed(request.seed, n)
+                self._queue.append(Call(request, places[start : start + size], seed))
             self._requested += 1
 
     def publish(self, params: Any, version: int) -> None:
@@ -286,10 +280,6 @@ class RequestQueue:
         self.under_way.add(command)
         return command
 
-    def published(self, command: Publish) -> None:
-        """Notes that the engine has new weights."""
-        self.under_way.remove(command)
-
     def drawn(
         self, call: Call, groups: Sequence[Group], flaws: Mapping[int, Flaw] | None = None
     ) -> None:
@@ -316,7 +306,7 @@ class RequestQueue:
             again[place] = "refused"
         if fit:
             batch.drawn += len(fit)
-            self._unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
+            self.unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
         if again:
             first = next((f"{flaw}" for flaw in (*flaws.values(), *repeated.values())), "")
             self._retry(call, again, None, first)
@@ -352,10 +342,6 @@ class RequestQueue:
             self.error.__cause__ = cause
 
     # --- the judges' side ----------------------------------------------------------------------
-
-    def next_unjudged(self) -> Unjudged | None:
-        """Returns what a free judge does next; None if it has to wait."""
-        return self._unjudged.popleft() if self._unjudged else None
 
     def judged(self, unjudged: Unjudged, rewarded: Sequence[Rewarded]) -> None:
         """Keeps groups with their rewards."""
@@ -397,8 +383,3 @@ class RequestQueue:
             step - c.policy_version for each in rewarded for c in each.group.completions
         )
         return Taken(batch.request, rewarded)
-
-    @property
-    def ahead(self) -> int:
-        """Counts the complete batches that nobody took yet."""
-        return sum(map(self.complete, self._batches))
