@@ -3,13 +3,7 @@
 import pytest
 
 from ogrpo.rollout import address
-from ogrpo.rollout.address import (
-    Route,
-    check_loopback,
-    check_offer,
-    check_url,
-    server_root,
-)
+from ogrpo.rollout.address import check_loopback, check_offer, check_url, server_root
 from ogrpo.rollout.vllm import Options
 
 
@@ -61,7 +55,7 @@ def test_every_interface_is_no_address_to_pull_from(listen):
 
 
 def test_a_loopback_interface_is_refused_to_servers_elsewhere(monkeypatch):
-    there = Route("10.0.0.5", "10.0.0.9")
+    there = ("10.0.0.5", "10.0.0.9")
     monkeypatch.setattr(address, "route", {"http://gpu-1:8000": there}.get)
     with pytest.raises(
         ValueError, match=r"gpu-1:8000 is another .* rollout\.listen .* 10\.0\.0\.5"

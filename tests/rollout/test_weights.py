@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import threading
 import time
 from contextlib import suppress
 
@@ -278,25 +277,41 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, change):
     assert refusal.value.code == "garbage"
 
 
-def test_a_drip_ends(monkeypatch):
+def drip(handler):
     """Each byte comes in time, and a file of them would never: a worker would hang for ever."""
-    sent, stop = [], threading.Event()
+    with suppress(OSError):
+        for _ in range(400):
+            time.sleep(0.005)
+            handler.wfile.write(b" ")
 
-    def drip(handler):
-        handler.send_response(200)
+
+@pytest.mark.parametrize(
+    ("status", "send", "message"),
+    [
+        (200, drip, "did not come in full within"),
+        (200, lambda handler: handler.wfile.write(b" " * 399), "IncompleteRead"),
+        (503, lambda handler: None, "503"),
+    ],
+    ids=["drip", "cut", "503"],
+)
+def test_a_pull_that_does_not_come_whole_is_tried_again(monkeypatch, status, send, message):
+    """Of `unreachable` weights the trainer sends the ticket again; see test_schedules."""
+
+    def respond(handler):
+        handler.send_response(status)
         handler.send_header("Content-Length", "400")
         handler.end_headers()
-        with suppress(OSError):
-            while len(sent) < 400 and not stop.wait(0.005):
-                handler.wfile.write(b" ")
-                sent.append(1)
+        send(handler)
 
     monkeypatch.setattr(releases, "LIMIT_SECONDS", 0.1)
-    with serving(drip) as url:
-        with pytest.raises(releases.Refusal, match="did not come in full within") as refusal:
-            releases.Remote(url, None).read("manifest.json")
-        assert refusal.value.code == "unreachable"
-        stop.set()
+    with serving(respond) as url:
+        remote, place = releases.Remote(url, None), releases.Workplace()
+        with pytest.raises(releases.Refusal, match=message) as manifest:
+            remote.read("manifest.json")
+        with pytest.raises(releases.Refusal, match=message) as model:
+            remote.fetch("model.safetensors", 400, place)
+        assert manifest.value.code == model.value.code == "unreachable"
+        assert [file.name for file in place.scratch.iterdir()] == ["lock"]
 
 
 def test_a_worker_reads_only_below_its_root(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 ELSEWHERE = (
@@ -79,7 +78,7 @@ def check_offer(listen: str, advertise: str | None, prefix: str, urls: Sequence[
             )
     elif every(listen):
         way = next(filter(None, map(route, urls)), None)
-        example = f", for {urls[0]} perhaps {way.local}" if way else ", such as 10.0.0.5"
+        example = f", for {urls[0]} perhaps {way[0]}" if way else ", such as 10.0.0.5"
         raise ValueError(
             f"{prefix}listen is {listen!r}, which is every interface, but servers pull from one"
             f" address: give {prefix}advertise, this machine's name or address as they see"
@@ -98,10 +97,10 @@ def check_loopback(advertised: str, urls: Sequence[str], option: str) -> None:
         return
     for url in urls:
         way = route(url)
-        if way is not None and way.local != way.peer:
+        if way is not None and way[0] != way[1]:
             raise ValueError(
                 f"{url} is another machine, which cannot pull weights from {advertised} here: give"
-                f" {option} an address that it reaches, perhaps {way.local}"
+                f" {option} an address that it reaches, perhaps {way[0]}"
             )
 
 
@@ -112,15 +111,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-class Route(NamedTuple):
-    """The addresses of both ends of a connection from this machine to a server."""
-
-    local: str
-    peer: str
-
-
-def route(url: str) -> Route | None:
-    """Returns the addresses of both ends of a connection to a server; None where not known.
+def route(url: str) -> tuple[str, str] | None:
+    """Returns this machine's and a server's address of a connection to it; None where not known.
 
     A connected datagram socket has chosen its route, and has sent nothing.
     """
@@ -130,6 +122,6 @@ def route(url: str) -> Route | None:
         )
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(place)
-            return Route(str(probe.getsockname()[0]), str(place[0]))
+            return str(probe.getsockname()[0]), str(place[0])
     except (OSError, UnicodeError):
         return None

@@ -109,17 +109,6 @@ def read(file: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def check_finite(tensors: Tensors) -> None:
-    """Raises ValueError naming the first tensor with a NaN or an infinite element."""
-    entries = describe(tensors)
-    for name, array in tensors.items():
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if not releases.finite(raw, entries[name]["dtype"]):
-            raise ValueError(
-                f"{name} has NaN or infinite elements; the policy has diverged: nothing was sent"
-            )
-
-
 @dataclass(frozen=True)
 class Release:
     """A version on the disk; `bytes` of its model file, `seconds` that writing it took."""
@@ -155,7 +144,14 @@ class Store:
             ValueError: an element is not finite, or a dtype cannot be written.
         """
         start = time.perf_counter()
-        check_finite(tensors)
+        entries = describe(tensors)
+        for name, array in tensors.items():
+            elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if not releases.finite(elements, entries[name]["dtype"]):
+                raise ValueError(
+                    f"{name} has NaN or infinite elements; the policy has diverged: nothing was"
+                    " sent"
+                )
         scratch = self.folder / f".v{version:06d}.{os.getpid()}"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
@@ -165,7 +161,7 @@ class Store:
             "version": version,
             "sha256": sha256,
             "bytes": size,
-            "tensors": describe(tensors),
+            "tensors": entries,
         }
         raw = json.dumps(manifest, indent=1).encode()
         with (scratch / MANIFEST).open("wb") as out:
@@ -179,7 +175,12 @@ class Store:
         scratch.rename(folder)
         shutil.rmtree(stale, ignore_errors=True)
         sync_folder(self.folder)
-        self._retain(folder)
+        # All but the releases written last go, in the order of writing: clocks jump.
+        folders = {path for path in self.folder.glob("v[0-9]*") if path.is_dir()}
+        self._written = [path for path in self._written if path in folders - {folder}] + [folder]
+        others = sorted(folders.difference(self._written))  # of a process before this one
+        for old in [*others, *self._written][: -self._keep]:
+            shutil.rmtree(old)
         return Release(
             version=version,
             folder=folder,
@@ -192,14 +193,6 @@ class Store:
     def withdraw(self, release: Release) -> None:
         """Deletes a release that no server took."""
         shutil.rmtree(release.folder, ignore_errors=True)
-
-    def _retain(self, newest: Path) -> None:
-        """Deletes all but the releases written last, in the order of writing: clocks jump."""
-        folders = {path for path in self.folder.glob("v[0-9]*") if path.is_dir()}
-        self._written = [path for path in self._written if path in folders - {newest}] + [newest]
-        others = sorted(folders.difference(self._written))  # of a process before this one
-        for folder in [*others, *self._written][: -self._keep]:
-            shutil.rmtree(folder)
 
 
 class WeightShare:

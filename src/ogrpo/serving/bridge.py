@@ -17,7 +17,7 @@ from ogrpo.policy.pretrained import from_tensors, tensor_slots, to_tensors
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.rollout.endpoint import ServedModel
-from ogrpo.rollout.vllm import Expected, Options, VllmEngine, connect
+from ogrpo.rollout.vllm import Expected, Options, VllmEngine
 
 # From where on the sampler's layouts for CPUs are faster by more than they take to compile:
 # parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
@@ -46,7 +46,7 @@ def connect_policy(
         texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
     """
-    return connect(
+    return VllmEngine(
         urls,
         expected=Expected(
             vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ogrpo.rollout.vllm import Expected, Options, connect
+from ogrpo.rollout.vllm import Expected, Options, VllmEngine
 from ogrpo.rollout.weights import read
 from tests.rollout.vllm.proxy import Proxy, held
 
@@ -38,7 +38,7 @@ def main(url, folder, expected):
     (file,) = Path(folder).glob("*.safetensors")
     terms = Expected(**json.loads(expected), texts=())
     options = Options(timeout=LONG)
-    engine = connect([url], expected=terms, tensors_fn=dict, score_fn=scores, options=options)
+    engine = VllmEngine([url], expected=terms, tensors_fn=dict, score_fn=scores, options=options)
     engine.publish(read(file), 1)
 
 

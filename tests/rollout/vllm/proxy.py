@@ -1,138 +1,52 @@
 """Stands before any server and spoils the requests that it is told to spoil.
 
-    with Proxy(server.url) as proxy:
-        spoilt = proxy.spoil("/resume", undelivered)      # the next request of that path
-        ...                                               # what is spoilt is asked at proxy.url
-        assert spoilt.met.is_set()
-
-A fault is a function of an exchange: it delivers the request or does not, and answers or does not.
+with Proxy(server.url) as proxy:
+    spoilt = proxy.spoil("/resume", undelivered)      # the next request of that path
+    ...                                               # what is spoilt is asked at proxy.url
+    assert spoilt.met.is_set()
 """
 
 import http.client
-import json
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 LONGEST = 600.0
-EVERY = 1 << 30
-
-
-class Reply(NamedTuple):
-    """What a server answered, read to its end."""
-
-    status: int
-    kind: str
-    body: bytes
-
-    @property
-    def raw(self) -> bytes:
-        head = (
-            f"HTTP/1.1 {self.status} -\r\nContent-Type: {self.kind}\r\n"
-            f"Content-Length: {len(self.body)}\r\n\r\n"
-        )
-        return head.encode() + self.body
 
 
 class Cut(Exception):
     """The connection ends here."""
 
 
-@dataclass
 class Spoilt:
-    """Which requests of a path are spoilt, and what came of them."""
+    """The next request of a path, and what came of it."""
 
-    path: str
-    fault: "Fault"
-    left: int
-    skipped: int
-    met: threading.Event = field(default_factory=threading.Event)
-    """A request was met, and delivered where the fault does that."""
-    released: threading.Event = field(default_factory=threading.Event)
-    """Set by a test to let go what is held."""
-    whole: int = 0
-    """Answers that were sent to their last byte."""
+    def __init__(self, path: str, fault: "Fault") -> None:
+        self.path, self.fault, self.left = path, fault, True
+        self.met = threading.Event()
+        """It came, and was delivered where the fault does that."""
+        self.released = threading.Event()
+        """Lets go what is held."""
 
 
-@dataclass
-class Exchange:
-    """One request and the connection that waits for its answer."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-    origin: str
-    connection: socket.socket
-    spoilt: Any = None
-
-    def deliver(self) -> Reply:
-        """Asks the server."""
-        server = http.client.HTTPConnection(self.origin, timeout=LONGEST)
-        try:
-            server.request(self.method, self.path, self.body, self.headers)
-            reply = server.getresponse()
-            kind = reply.headers.get("Content-Type", "application/json")
-            return Reply(reply.status, kind, reply.read())
-        except (OSError, http.client.HTTPException) as error:
-            raise Cut from error
-        finally:
-            server.close()
-
-    def send(self, raw: bytes) -> None:
-        self.connection.sendall(raw)
-
-    def answer(self, reply: Reply) -> None:
-        self.send(reply.raw)
+Fault = Callable[[Callable[[], bytes], Spoilt], bytes]
+"""`(what delivers the request and returns the whole answer, Spoilt) -> the answer`."""
 
 
-Fault = Callable[[Exchange], None]
-
-
-# --- faults: each says by itself whether the request reaches the server ---------------------------
-
-
-def undelivered(_: Exchange) -> None:
+def undelivered(_: object, __: object) -> bytes:
     """The request is lost."""
     raise Cut
 
 
-def cut(exchange: Exchange) -> None:
-    """The connection ends in the middle of the body."""
-    reply = exchange.deliver()
-    exchange.send(reply.raw[: -max(1, len(reply.body) // 2)])
-    raise Cut
-
-
-def held(exchange: Exchange) -> None:
+def held(deliver: Callable[[], bytes], spoilt: Spoilt) -> bytes:
     """The request is carried out, the answer comes when it is let go."""
-    reply = exchange.deliver()
-    exchange.spoilt.met.set()
-    exchange.spoilt.released.wait(LONGEST)
-    exchange.answer(reply)
-
-
-def status(code: int) -> Fault:
-    """Somebody in between answers with an error."""
-    body = json.dumps({"error": {"message": "somebody is in between"}}).encode()
-    return lambda exchange: exchange.answer(Reply(code, "application/json", body))
-
-
-def rewritten(change: Callable[[bytes], bytes]) -> Fault:
-    """The server gets another body."""
-
-    def fault(exchange: Exchange) -> None:
-        exchange.body = change(exchange.body)
-        exchange.headers["Content-Length"] = str(len(exchange.body))
-        exchange.answer(exchange.deliver())
-
-    return fault
+    answer = deliver()
+    spoilt.met.set()
+    spoilt.released.wait(LONGEST)
+    return answer
 
 
 class Proxy:
@@ -140,66 +54,46 @@ class Proxy:
 
     def __init__(self, url: str) -> None:
         self.origin = urlsplit(url).netloc
-        self.seen: Counter[str] = Counter()
+        self.connections: set[socket.socket] = set()
         self._faults: list[Spoilt] = []
-        self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = _Listener(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def spoil(self, path: str, fault: Fault, *, after: int = 0, count: int = 1) -> Spoilt:
-        """Spoils the next `count` requests whose path ends so, when `after` of them have passed."""
-        spoilt = Spoilt(path, fault, count, after)
-        with self._lock:
-            self._faults.append(spoilt)
-        return spoilt
-
-    def close(self) -> None:
-        """Lets go what is held, cuts all connections and refuses others."""
-        for spoilt in self._faults:
-            spoilt.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+    def spoil(self, path: str, fault: Fault) -> Spoilt:
+        """Spoils the next request whose path ends so."""
+        self._faults.append(Spoilt(path, fault))
+        return self._faults[-1]
 
     def __enter__(self) -> "Proxy":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Lets go what is held, cuts all connections and refuses others."""
+        for spoilt in self._faults:
+            spoilt.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for connection in list(self.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
 
-    def _holds(self, connection: socket.socket, here: bool) -> None:
-        with self._lock:
-            (self._connections.add if here else self._connections.discard)(connection)
-
-    def _pass(self, exchange: Exchange) -> None:
-        exchange.spoilt = self._fault(exchange.path)
-        if exchange.spoilt is None:
-            exchange.answer(exchange.deliver())
-            return
-        try:
-            exchange.spoilt.fault(exchange)
-        finally:
-            exchange.spoilt.met.set()
-
-    def _fault(self, path: str) -> Spoilt | None:
+    def answer(self, path: str, deliver: Callable[[], bytes]) -> bytes:
+        """Returns the whole answer to a request; raises Cut where it has none."""
         name = urlsplit(path).path
         with self._lock:
-            self.seen[name] += 1
-            for spoilt in self._faults:
-                if name.endswith(spoilt.path) and spoilt.left:
-                    spoilt.skipped -= 1
-                    if spoilt.skipped < 0:
-                        spoilt.left -= 1
-                        return spoilt
-        return None
+            due = [x for x in self._faults if x.left and name.endswith(x.path)][:1]
+            for spoilt in due:
+                spoilt.left = False
+        if not due:
+            return deliver()
+        try:
+            return due[0].fault(deliver, due[0])
+        finally:
+            due[0].met.set()
 
 
 class _Listener(ThreadingHTTPServer):
@@ -217,19 +111,31 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
 
         def setup(self) -> None:
             super().setup()
-            proxy._holds(self.connection, True)
+            proxy.connections.add(self.connection)
 
         def finish(self) -> None:
-            proxy._holds(self.connection, False)
+            proxy.connections.discard(self.connection)
             super().finish()
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
-            way = (str(self.command), self.path, headers, body)
+
+            def deliver() -> bytes:
+                server = http.client.HTTPConnection(proxy.origin, timeout=LONGEST)
+                try:
+                    server.request(str(self.command), self.path, body, headers)
+                    reply = server.getresponse()
+                    kind, content = reply.headers["Content-Type"], reply.read()
+                finally:
+                    server.close()
+                lines = [f"HTTP/1.1 {reply.status} -", f"Content-Type: {kind}"]
+                lines += [f"Content-Length: {len(content)}", "", ""]
+                return "\r\n".join(lines).encode() + content
+
             try:
-                proxy._pass(Exchange(*way, proxy.origin, self.connection))
-            except (Cut, OSError):
+                self.connection.sendall(proxy.answer(self.path, deliver))
+            except (Cut, OSError, http.client.HTTPException):
                 self.close_connection = True
                 with suppress(OSError):
                     self.connection.shutdown(socket.SHUT_RDWR)

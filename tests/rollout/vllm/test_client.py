@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ogrpo.rollout.vllm import Expected, Options, RolloutError, connect
+from ogrpo.rollout.vllm import Expected, Options, RolloutError, VllmEngine
 from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
@@ -77,7 +77,7 @@ def test_the_environment_says_who_asks(monkeypatch, name, value, header):
         with pytest.raises(RolloutError, match=r"401: it does not let us in.*OGRPO_API") as caught:
             ask_health(url)
         with pytest.raises(Exception, match="answered 401") as refused:
-            connect([url], expected=expected, tensors_fn=dict, score_fn=print, options=options)
+            VllmEngine([url], expected=expected, tensors_fn=dict, score_fn=print, options=options)
     assert len(asked_by) > 1
     assert set(asked_by) == {header}
     for text in (str(caught.value), str(refused.value), repr(options)):

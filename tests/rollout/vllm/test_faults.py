@@ -1,26 +1,16 @@
-"""What a server refuses, a pull that is cut, and set-ups under which log-probs would be wrong.
+"""What a server refuses, and set-ups under which log-probs would be wrong.
 
 Over the in-repo server, through the engine's own interface alone. What befalls servers is in
 test_schedules, in virtual time, and in tests/server, with vLLM.
 """
 
 import dataclasses
-import json
-from contextlib import ExitStack
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import PublishRefused, Refused, errors
 from tests.rollout.vllm import contract, world
-from tests.rollout.vllm.proxy import (
-    EVERY,
-    Proxy,
-    cut,
-    rewritten,
-    status,
-)
 
 pytestmark = pytest.mark.slow
 
@@ -35,19 +25,8 @@ def _short_rests(monkeypatch):
 
 
 @pytest.fixture
-def stack():
-    with ExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture
 def server(farm):
     return farm.start()
-
-
-@pytest.fixture
-def proxy(server, stack):
-    return stack.enter_context(Proxy(server.url))
 
 
 def started(*urls, params=FIRST, **options):
@@ -79,30 +58,6 @@ def test_what_one_server_refuses_none_serves(farm):
             check(engine)
         engine.publish(SECOND, 2)
         check(engine, SECOND, 2)
-
-
-@pytest.mark.parametrize("file", ["manifest.json", "model.safetensors"])
-@pytest.mark.parametrize("fault", [cut, status(503)], ids=["cut", "503"])
-def test_a_pull_that_is_cut_does_not_end_the_run(proxy, stack, file, fault):
-    """The connection from the server to the share, through a proxy of its own."""
-    shares = []
-
-    def detour(body):
-        said = json.loads(body)
-        if "url" not in said["update_info"]:
-            return body
-        share = urlsplit(said["update_info"]["url"])
-        if not shares:
-            shares.append(stack.enter_context(Proxy(urlunsplit(share[:2] + ("",) * 3))))
-            shares[0].spoil(f"/v000001/{file}", fault)
-        place = urlsplit(shares[0].url).netloc
-        said["update_info"]["url"] = urlunsplit(share._replace(netloc=place))
-        return json.dumps(said).encode()
-
-    proxy.spoil("/update_weights", rewritten(detour), count=EVERY)
-    with started(proxy.url, transport="url") as engine:
-        check(engine)
-        assert sum(n for path, n in shares[0].seen.items() if path.endswith(file)) > 1
 
 
 def test_what_would_make_log_probs_wrong_is_refused(farm, server):

@@ -1,6 +1,6 @@
 """The bridge to vLLM and vLLM-Ascend servers.
 
-with connect(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=...) as engine:
+with VllmEngine(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=...) as engine:
     engine.publish(params, 0)
     groups = engine.generate(prompts, sampling, seed=0)
 """
@@ -16,6 +16,3 @@ from ogrpo.rollout.vllm.errors import RolloutError as RolloutError
 from ogrpo.rollout.vllm.errors import Unavailable as Unavailable
 from ogrpo.rollout.vllm.errors import Unproven as Unproven
 from ogrpo.rollout.vllm.options import Options as Options
-
-connect = VllmEngine
-"""Connects to servers; the engine is closed by `close` or at the end of a `with` block."""

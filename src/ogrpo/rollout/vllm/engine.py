@@ -71,7 +71,7 @@ def peaks(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, fl
 
 
 class VllmEngine:
-    """Samples from one or more vLLM servers, each looked at first.
+    """Samples from one or more vLLM servers, each looked at first, until `close`.
 
     Args:
         urls: as in `http://host:8000`; several share the work.
