@@ -2,21 +2,18 @@
 
 reference   all logits at once: the oracle, and the fastest where the vocabulary is small
 chunked     a slice of the vocabulary at a time, in XLA: any device, the default for large ones
-pallas      the same sweep with fused kernels for NVIDIA GPUs: unmeasured, by name only
 """
 
 import sys
 from functools import partial
 
 from ogrpo.kernels.log_probs.chunked import KEPT_BYTES, WIDTH, chunked_log_probs
-from ogrpo.kernels.log_probs.pallas_gpu import pallas_log_probs, unavailable
 from ogrpo.policy.head import HeadFn, token_log_probs
 
 reference_log_probs: HeadFn = partial(token_log_probs, max_logits=sys.maxsize)
 KERNELS: dict[str, HeadFn] = {
     "reference": reference_log_probs,
     "chunked": chunked_log_probs,
-    "pallas": pallas_log_probs,
 }
 NAMES = ("auto", *KERNELS)
 
@@ -28,20 +25,13 @@ def choose(name: str, vocab_size: int) -> str:
     slices would save no memory and cost a product more, and `chunked` above.
 
     Raises:
-      ValueError: a name that is none, or a kernel that this device cannot run.
+      ValueError: a name that is none.
     """
-    check_available(name)
+    if name not in NAMES:
+        raise ValueError(f"there is no log-probs kernel {name!r}: choose {', '.join(NAMES)}")
     if name == "auto":
         return "chunked" if vocab_size > WIDTH else "reference"
     return name
-
-
-def check_available(name: str) -> None:
-    """Raise ValueError for a name that `choose` does not take, or not on this device."""
-    if name not in NAMES:
-        raise ValueError(f"there is no log-probs kernel {name!r}: choose {', '.join(NAMES)}")
-    if name == "pallas" and (reason := unavailable()) is not None:
-        raise ValueError(f"the pallas log-probs {reason}: choose chunked, which runs anywhere")
 
 
 def kernel(name: str, *, kept_bytes: int = KEPT_BYTES) -> HeadFn:

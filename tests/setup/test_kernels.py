@@ -1,4 +1,4 @@
-"""--kernels: the run uses what it says, and says it; what cannot run is refused."""
+"""--kernels: the run uses what it says, and says it."""
 
 import io
 from typing import get_args, get_type_hints
@@ -11,8 +11,6 @@ from rich.console import Console
 from ogrpo.cli import options
 from ogrpo.config.update import Kernels
 from ogrpo.kernels.log_probs import NAMES
-from ogrpo.run.main import run
-from ogrpo.run.session import Invocation
 from ogrpo.setup.build import find_devices
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
@@ -42,9 +40,3 @@ def test_a_run_says_which_it_uses(name, shown):
     policy = find_devices(prepared.config, decoder).policy_fn
     program = str(jax.make_jaxpr(policy)(params, ragged_batch(decoder), jnp.float32(1)))
     assert ("_swept" in program) == (shown == "chunked")
-
-
-def test_a_run_refuses_what_the_device_lacks(tmp_path):
-    arguments = ["--kernels.log-probs=pallas", f"--run-dir={tmp_path / 'run'}"]
-    with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
-        run(parse(arguments), Console(quiet=True), Invocation("train", "train"))

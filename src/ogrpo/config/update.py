@@ -328,8 +328,8 @@ class Kernels:
     attention: Literal["auto", "plain", "blocked"] = "auto"
     """Attention in the update: with all scores at once, or a block of keys at a time in memory that
     is linear in the tokens. Auto takes blocks where keys are many."""
-    log_probs: Literal["auto", "reference", "chunked", "pallas"] = "auto"
-    """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time, in
-    XLA or in GPU kernels. Auto takes slices where the vocabulary is more than one."""
+    log_probs: Literal["auto", "reference", "chunked"] = "auto"
+    """Log-probs in the update: with all logits at once, or a slice of the vocabulary at a time.
+    Auto takes slices where the vocabulary is more than one."""
     kept_mib: Index = 512
     """MiB a device for logits that the backward pass need not compute again (chunked alone)."""

@@ -146,10 +146,7 @@ def diagnose(folder: Path) -> Iterator[str]:
         ]
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / FILE} is not what a run writes: {error!r}") from error
-    # One device without accelerators.
-    log_probs = config.kernels.log_probs
-    kernels = replace(config.kernels, log_probs="chunked" if log_probs == "pallas" else log_probs)
-    config = replace(config, mesh=Mesh(), processes=Processes(), kernels=kernels)
+    config = replace(config, mesh=Mesh(), processes=Processes())  # one device
     state = restored(run, step, config, decoder)
     recipe = make_recipe(config, find_devices(config, decoder).policy_fn)
     examine = make_examine(make_optimizer(config), recipe)

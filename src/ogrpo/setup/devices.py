@@ -256,10 +256,6 @@ def _mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) ->
     """
     blocked = attention_over_mesh(to.mesh, rows=sharding.BATCH_AXES, heads="tensor")
     name = choose(config.kernels.log_probs, decoder.vocab_size)
-    if name == "pallas":
-        raise ValueError(
-            "the pallas log-probs run on one device, and a mesh has several: choose chunked"
-        )
     tensor, kept = config.mesh.tensor, config.kernels.kept_mib << 20
     if name == "chunked" and tensor > 1 and decoder.vocab_size % tensor == 0:
         head = log_probs_over_mesh(

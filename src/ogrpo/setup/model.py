@@ -9,7 +9,7 @@ from rich.console import Console
 from ogrpo.config.train import Model
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
-from ogrpo.kernels.log_probs import check_available, choose
+from ogrpo.kernels.log_probs import choose
 from ogrpo.learner.finite import require_finite
 from ogrpo.policy import DecoderConfig, Params, init_params
 from ogrpo.policy.config import SHAPES, tiny
@@ -44,7 +44,6 @@ def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
       ValueError: a model of random weights does not fit, or there is nothing to imitate.
     """
     config = prepared.config
-    check_available(config.kernels.log_probs)
     decoder, params = _make_model(prepared, console)
     console.print(
         f"attention: {attention.describe(config.kernels.attention, jax.default_backend())}"

@@ -1,17 +1,14 @@
-"""Which version runs: by name, by size, refused where it cannot."""
+"""Which version runs: by name, by size."""
 
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.kernels.log_probs import choose, chunked_log_probs, pallas_log_probs
-from ogrpo.kernels.log_probs.pallas_gpu import Tile, lowered_log_probs
+from ogrpo.kernels.log_probs import choose, chunked_log_probs
 from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.head import token_log_probs
-from tests.kernels.log_probs.cases import draw, values_and_gradients
 from tests.policy.tiny import make_config, make_params, ragged_batch
 
 pytestmark = pytest.mark.slow
@@ -20,22 +17,6 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(("vocab_size", "name"), [(64, "reference"), (151_936, "chunked")])
 def test_auto_goes_by_the_vocabulary(vocab_size, name):
     assert choose("auto", vocab_size) == name
-
-
-def test_pallas_is_refused_without_its_gpu():
-    with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
-        choose("pallas", 64)
-    with pytest.raises(ValueError, match=r"need an NVIDIA GPU.*choose chunked"):
-        pallas_log_probs(*draw(0)[:4])
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_pallas_lowers_for_cuda(dtype):
-    kernel = partial(lowered_log_probs, width=20, tile=Tile(), interpret=False)
-    traced = jax.jit(lambda case: values_and_gradients(kernel, case)).trace(draw(0, dtype=dtype))
-    program = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert "log_probs_sums" in program
-    assert "log_probs_scores_grad" in program
 
 
 @pytest.mark.parametrize("family", ["Qwen2", "Llama"], ids=["tied", "untied"])

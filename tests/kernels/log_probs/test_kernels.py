@@ -11,17 +11,14 @@ from hypothesis import given, settings
 
 from ogrpo.kernels.log_probs import (
     chunked_log_probs,
-    pallas_log_probs,
     reference_log_probs,
 )
-from ogrpo.kernels.log_probs.pallas_gpu import Tile
 from tests.kernels.log_probs.cases import A, Case, D, M, V, compiled, draw, errors
 
 pytestmark = pytest.mark.slow
 
-pallas = partial(pallas_log_probs, tile=Tile(16, 16, 16, shares=2), interpret=True)
 # Widths that divide the vocabulary, leave a rest, and exceed it, blocks of rows that divide them or
-# not; tiles that nothing divides by.
+# not.
 FAST = {
     "chunked by 13": partial(chunked_log_probs, width=13, kept_bytes=0, block=4),
     "chunked by 11, two kept": partial(
@@ -29,7 +26,6 @@ FAST = {
     ),
     "chunked by 11, all kept": partial(chunked_log_probs, width=11),
     "chunked by 64": partial(chunked_log_probs, width=64),
-    "pallas by 20": partial(pallas, width=20),
 }
 # Outputs, then gradients: those of bfloat16 inputs are bfloat16 themselves, and so is dL/dz.
 # The temperature's is one sum over all of them, which cancel.
@@ -131,7 +127,6 @@ def test_a_slice_is_computed_for_so_many_rows_at_a_time():
 def test_only_the_oracle_holds_all_logits():
     assert holds_logits(reference_log_probs, 33, 77)
     assert not holds_logits(FAST["chunked by 13"], 33, 77)
-    assert not holds_logits(FAST["pallas by 20"], 33, 77)
 
 
 def test_memory_is_bounded_by_the_width():
