@@ -18,7 +18,7 @@ ADDED: Mapping[str, Any] = {
     "Evaluation.batch": None,
     **dict.fromkeys(("Override.bonus", "Override.whiten", "Override.baseline_by")),
     **dict.fromkeys(("Knobs.cov_low", "Knobs.cov_high", "Knobs.k3_limit", "Knobs.top_share")),
-    **dict.fromkeys(("Knobs.entropy_coef", "Optimizer.average")),
+    "Knobs.entropy_coef": None,
     "TrainConfig.logs": Logs(),
     "Rollout.keep_sampling_mask": False,
     "WarmStart.retrain": False,

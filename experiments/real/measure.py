@@ -47,7 +47,7 @@ def scores_of(state: LoopState, parts: Parts) -> Record:
     record = evaluate(state, parts, None)
     scores = {name: record[name] for name in record if name.count("/") == 1 and name[:4] == "pass"}
     evaluator, seed = parts.evaluator, stream_seed(parts.seed, "evaluation", state.step)
-    evaluator.engine.publish(state.evaluated.whole(), state.step)
+    evaluator.engine.publish(state.train.whole(), state.step)
     for temperature in TEMPERATURES:
         sampling = replace(evaluator.sampling, temperature=temperature, group_size=SAMPLES)
         verdicts = evaluator.judge(evaluator.engine.generate(parts.prompts.heldout, sampling, seed))

@@ -225,7 +225,6 @@ ELSEWHERE = {
     "reward.flip": "loop/test_flips.py::test_training_is_flipped_and_evaluation_is_not",
     "override.baseline_by": "loop/test_credit.py::"
     "test_each_kind_is_held_against_its_own_rewards_before",
-    "optimizer.average": "loop/test_credit.py::test_the_mean_of_the_weights_is_what_is_evaluated",
     "override.baseline_rate": "loop/test_credit.py::"
     "test_a_running_baseline_is_the_mean_reward_of_the_steps_before",
     "reward.memory_gib": "setup/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",

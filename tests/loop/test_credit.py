@@ -3,8 +3,6 @@
 from contextlib import closing
 from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +13,6 @@ from ogrpo.core.advantages import RunningMean
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.loop import first_arrays, make_collector, resume
 from ogrpo.loop.collect import insert, take
-from ogrpo.loop.evaluate import evaluate
 from ogrpo.loop.learn import score
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
@@ -43,14 +40,14 @@ def test_a_running_baseline_is_the_mean_reward_of_the_steps_before(single):
 
 @pytest.fixture(scope="module")
 def by_kind():
-    """One completion a prompt, held against those before of equal answers; larger draws; a mean."""
+    """One completion a prompt, held against those before of equal answers; larger draws."""
     return Run(
         algorithm="reinforce",
         rollout=Rollout(group_size=1),
         override=replace(RUNNING, baseline_by="answer"),
         schedule=schedule(steps=4, draw=6, replay=2, evaluate_every=2),
         replay=Replay(groups=12, sampler="uniform"),
-        optimizer=Optimizer(learning_rate=0.01, warmup=0, average=0.5),
+        optimizer=Optimizer(learning_rate=0.01, warmup=0),
         certificate=Certification(),
     )
 
@@ -86,7 +83,7 @@ def test_an_update_subtracts_the_mean_of_the_kind(by_kind):
     np.testing.assert_allclose(draws[0] - draws[1], 5.0)
 
 
-def test_a_run_with_means_of_kinds_and_of_weights_resumes_to_the_same_numbers(by_kind, tmp_path):
+def test_a_run_with_means_of_kinds_resumes_to_the_same_numbers(by_kind, tmp_path):
     whole = by_kind.like(tmp_path / "whole").turns()
     run = by_kind.like(tmp_path / "stopped")
     *_, (_, state, _) = run.steps(2)
@@ -97,21 +94,7 @@ def test_a_run_with_means_of_kinds_and_of_weights_resumes_to_the_same_numbers(by
     assert again.baselines == state.baselines
     turns = run.turns(again)
     assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
-    last, other = turns[-1][0], whole[-1][0]
-    assert equal(last.average, other.average)
-    assert equal(last.train.params, other.train.params)
-    assert not equal(last.average, last.train.params)
-
-
-def test_the_mean_of_the_weights_is_what_is_evaluated(by_kind):
-    state = by_kind.start()
-    nothing = jax.tree.map(jnp.zeros_like, state.train.params)
-    others = (
-        replace(state, train=replace(state.train, params=nothing)),
-        replace(state, average=nothing),
-    )
-    same, other = (evaluate(each, by_kind.parts, None) for each in others)
-    assert evaluate(state, by_kind.parts, None) == same != other
+    assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
 
 
 def test_steps_are_judged_where_their_tokens_end():

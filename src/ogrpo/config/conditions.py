@@ -101,12 +101,6 @@ ACTS: Table = (
 NAMED_BY = ("coordinator", "count", "id")
 FITS: Table = (
     (
-        "optimizer.average",
-        lambda c: c.model.dtype == "float32",
-        "but in model.dtype {c.model.dtype} the small steps of a mean are rounded away: give"
-        " --model.dtype float32 (with --model.compute-dtype bfloat16), or leave it out",
-    ),
-    (
         "rollout.keep-sampling-mask",
         lambda c: c.rollout.top_k > 0 or not c.rollout.url,
         "and servers say which tokens they could draw where they are few: give --rollout.top-k",

@@ -9,7 +9,6 @@ from ogrpo.config.values import (
     Index,
     NonNegative,
     OptionalCount,
-    OptionalDecay,
     OptionalIndex,
     OptionalPositive,
     Positive,
@@ -262,10 +261,6 @@ class Optimizer:
     """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
     or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
     max_grad_norm: Positive = 1.0
-    average: OptionalDecay = None
-    """Decay of a mean of the weights after each update, corrected for its begin as Adam's moments
-    are (arXiv:1412.6980, section 3): it is evaluated and saved in place of the last weights, which
-    go on training and sampling. It takes one more copy of what is trained."""
     microbatches: Count = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
     packed batch is cut into as few as need no more tokens at a time."""

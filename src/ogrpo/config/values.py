@@ -44,7 +44,6 @@ NonNegative = Annotated[float, Ge(0), metavar("FLOAT>=0")]
 Share = Annotated[float, Interval(ge=0, le=1), metavar("FLOAT in [0, 1]")]
 PositiveShare = Annotated[float, Interval(gt=0, le=1), metavar("FLOAT in (0, 1]")]
 Decay = Annotated[float, Interval(ge=0, lt=1), metavar("FLOAT in [0, 1)")]
-OptionalDecay = Annotated[Decay | None, metavar("{None}|FLOAT in [0, 1)")]
 OptionalChance = Annotated[
     Annotated[float, Interval(gt=0, lt=1)] | None, metavar("{None}|FLOAT in (0, 1)")
 ]

@@ -232,21 +232,3 @@ def apply_gradient(
     updates = jax.tree.map(lambda d: -learning_rate.astype(d.dtype) * d, updates)
     params = optax.apply_updates(state.params, updates)
     return replace(state, params=params, opt_state=opt_state, updates=state.updates + 1)
-
-
-def make_average(decay: float) -> Callable[[Params, TrainState, Array], Params]:
-    """Returns the jitted `(average, state, skipped) -> average` after an update.
-
-    a_t = a_{t-1} + (1 - d) / (1 - d^t) (theta_t - a_{t-1}) is the mean of theta_1 to theta_t with
-    weights in proportion to d^(t - s): Adam's correction of its begin (Kingma & Ba 2015,
-    arXiv:1412.6980, section 3). The first average is not read; a skipped update leaves it.
-    """
-
-    def average(before: Params, state: TrainState, skipped: Array) -> Params:
-        corrected = (1 - decay) / (1 - decay ** state.updates.astype(jnp.float32))
-        rate = jnp.where(skipped > 0, 0.0, corrected)
-        return jax.tree.map(
-            lambda a, theta: a + rate.astype(a.dtype) * (theta - a), before, state.params
-        )
-
-    return jax.jit(average)

@@ -91,7 +91,7 @@ def evaluate(state: LoopState, parts: Parts, collector: Collector | None) -> Rec
     engine, sampling = evaluator.engine, evaluator.sampling
     others = collector if engine is parts.collection.engine else None
     with others.alone() if others is not None else nullcontext() as shared:
-        engine.publish(state.evaluated.whole(), state.step)
+        engine.publish(state.train.whole(), state.step)
         verdicts = [
             evaluator.judge(engine.generate(parts.prompts.heldout, how, seed))
             for how in (sampling, replace(sampling, greedy=True, group_size=1))

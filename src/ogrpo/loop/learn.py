@@ -213,13 +213,11 @@ def update(
     if examine and parts.evaluator.token_samples:
         samples = sample_tokens(state.train, batch, hypers(0), parts)
         state = replace(state, token_samples=samples)
-    train, average, updates = state.train, state.average, 0
+    train, updates = state.train, 0
     first: Record = {}
     while True:
         train, on_device = learner.update(train, batch, hypers(updates))
         updates += 1
-        if average is not None and learner.average is not None:
-            average = learner.average(average, train, on_device["skipped"])
         # Of pi_k against mu: later updates have left pi_k.
         first = first or {name: on_device[name] for name in ("mismatch", "ratio/mean")}
         if updates == parts.schedule.updates_per_batch or on_device["skipped"]:
@@ -246,7 +244,6 @@ def update(
     state = replace(
         state,
         train=train,
-        average=average,
         uses=state.uses + updates * len(batch.rewards),
         update_flops=state.update_flops + flops,
         shapes=shapes,

@@ -113,8 +113,6 @@ class Learner:
     """Variance of an update's gradient; None where that is not measured."""
     tokens: TokensFn
     """Advantage and clip of each token, as an update would have them."""
-    average: Callable[[Params, TrainState, jax.Array], Params] | None
-    """The mean of the weights after an update, `(mean, state, skipped) -> mean`, if one is kept."""
     reset_optimizer: Callable[[TrainState], TrainState] | None
     """Resets the optimizer's state at a new stage; None leaves it."""
 

@@ -62,8 +62,6 @@ class LoopState:
     reference: Params | None
     """As `Learner.reference` keeps it; None where the method does not read its log-probs."""
     buffer: ReplayBuffer
-    average: Params | None = None
-    """The mean of the weights after each update, which is evaluated and saved; None: the last."""
     step: int = 0
     server_version: int = 0
     previous_version: int = -1
@@ -104,14 +102,8 @@ class LoopState:
 
     def arrays(self) -> dict[str, Any]:
         """Returns the arrays of a checkpoint, without the parameters that are not trained."""
-        policies = {"reference": self.reference, "average": self.average}
-        kept = {name: policy for name, policy in policies.items() if policy is not None}
-        return {"train": replace(self.train, frozen=()), "server": self.server, **kept}
-
-    @property
-    def evaluated(self) -> TrainState:
-        """The train state with the weights that are evaluated and saved."""
-        return self.train if self.average is None else replace(self.train, params=self.average)
+        reference = {} if self.reference is None else {"reference": self.reference}
+        return {"train": replace(self.train, frozen=()), "server": self.server, **reference}
 
     def progress(self) -> dict[str, Any]:
         """Returns a checkpoint's counters, and the buffer's description beside its files."""
@@ -132,11 +124,7 @@ def snapshot(params: Params) -> Params:
 
 
 def checkpoint_arrays(
-    train: TrainState,
-    policy: Params,
-    *,
-    reads: frozenset[str],
-    averages: bool,
+    train: TrainState, policy: Params, *, reads: frozenset[str]
 ) -> dict[str, Any]:
     """Returns a checkpoint's arrays, or their shapes, where all but the trainer's are one policy.
 
@@ -144,13 +132,10 @@ def checkpoint_arrays(
       train: the train state.
       policy: the others.
       reads: the policies whose log-probs the run reads.
-      averages: whether it keeps a mean of the weights.
     """
     arrays = {"train": replace(train, frozen=()), "server": policy}
     if REFERENCE in reads:
         arrays["reference"] = policy
-    if averages:
-        arrays["average"] = policy
     return arrays
 
 

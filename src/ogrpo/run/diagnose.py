@@ -184,8 +184,7 @@ def restored(run: RunDir, step: int, config: TrainConfig, decoder: DecoderConfig
         )
     devices = find_devices(config, decoder)
     shapes, reads = devices.shapes(params), make_recipe(config, devices.policy_fn).reads
-    averages = config.optimizer.average is not None
-    like = checkpoint_arrays(shapes, shapes.params, reads=reads, averages=averages)
+    like = checkpoint_arrays(shapes, shapes.params, reads=reads)
     with (
         run.held("ogrpo diagnose"),
         Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,

@@ -45,8 +45,8 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
 def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = session.run, session.prepared, session.console
-    policy = state.evaluated.whole()
-    whole = fetch(replace(state.evaluated, opt_state=()), everywhere=False)
+    policy = state.train.whole()
+    whole = fetch(replace(state.train, opt_state=()), everywhere=False)
     on_first(lambda: save(session, whole))
     after = greedy_answers(session, policy, version=state.step)
     if not is_first():

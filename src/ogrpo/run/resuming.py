@@ -56,7 +56,6 @@ NEVER = {
     "preset": "leave the option out",
     "task": "leave the option out, or start another run",
     "lora.": "the checkpoint holds these adapters: leave the options out",
-    "optimizer.average": "the checkpoint holds this mean, or none: leave the option out",
     "optimizer.moments": "the checkpoint holds these moments: leave the option out",
     "by": "its scores would not compare: leave the option out, or start another run",
     "evaluation.split": "its scores would not compare: leave the option out, or start another run",

@@ -31,7 +31,7 @@ from ogrpo.data.replay import (
 from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
-from ogrpo.learner.state import Hypers, adam, hypers, make_average, reset
+from ogrpo.learner.state import Hypers, adam, hypers, reset
 from ogrpo.learner.update import PolicyFn, Recipe, over_top
 from ogrpo.loop import Packer, Parts
 from ogrpo.loop.parts import (
@@ -139,7 +139,6 @@ def make_parts(
         judge=prepared.judge_heldout.heldout,
         token_samples=config.evaluation.token_samples,
     )
-    decay = config.optimizer.average
     noisy = config.evaluation.gradient_variance and config.schedule.draw_size > 1
     learner = Learner(
         init=devices.init,
@@ -151,7 +150,6 @@ def make_parts(
         update=devices.make_update(recipe),
         noise=make_noise(recipe) if noisy and on_one_device(config) else None,
         tokens=devices.make_tokens(recipe),
-        average=None if decay is None else make_average(decay),
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
     )
     method = MethodInputs(
