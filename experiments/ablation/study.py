@@ -30,7 +30,7 @@ from experiments.grid.verdicts import claim
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.flops import parameters
 
-BYTES = 2 * parameters(SHAPES["qwen2.5-0.5b"]).total
+BYTES = 2 * parameters(SHAPES["qwen2.5-0.5b"])
 """Size of the paper's model in bfloat16."""
 Statistic = Callable[[Sequence[float]], float]
 PRINTED: dict[str, Statistic] = {"min": min, "max": max, "median": np.median, "mean": np.mean}

@@ -62,7 +62,7 @@ def kernel(name: str, *, blocked: AttentionFn = blocked_attention) -> AttentionF
 
     Args:
       name: of `NAMES`.
-      blocked: how blocks are walked; on a mesh, `sharded.over_mesh` of it.
+      blocked: how blocks are walked; on a mesh, `attention_over_mesh` of it.
     """
     check_available(name)
     if name != "auto":

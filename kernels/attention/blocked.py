@@ -22,9 +22,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from ogrpo.kernels.varying import vary_alike
-from ogrpo.policy.attention import KEPT, KeySegment
+from ogrpo.policy.attention import KEPT, AttentionFn, KeySegment
 from ogrpo.policy.flops import Step
 
 Tree = TypeVar("Tree")
@@ -109,6 +111,52 @@ def blocked_attention(
     keys = tuple(_Keys(*parts[i : i + 2]) for i in range(0, len(parts), 2))
     out: Any = _attend(Step(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
     return out[:, :, :, :t].transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def attention_over_mesh(
+    mesh: Mesh,
+    *,
+    rows: tuple[str, ...],
+    heads: str,
+    attention_fn: AttentionFn = blocked_attention,
+) -> AttentionFn:
+    """An attention whose loops stay on one device: XLA would gather what they take slices of.
+
+    Args:
+      mesh: of the arguments.
+      rows: axes that N, and the rows of keys with it, are cut over; their product divides both.
+      heads: axis that the heads of keys are cut over where it divides them, and else not.
+      attention_fn: what each device computes with; it sees only rows and heads of its own.
+    """
+
+    def attention(queries: jax.Array, segments: Sequence[KeySegment]) -> jax.Array:
+        divides = segments[0].keys.shape[-2] % mesh.shape[heads] == 0
+        by_head = heads if divides else None
+
+        def specs(segment: KeySegment) -> KeySegment:
+            keys = P(rows, *[None] * (segment.keys.ndim - 3), by_head, None)
+            seen = P(rows) if segment.seen.shape[0] > 1 else P()
+            return KeySegment(keys, keys, seen, None if segment.rows is None else P(rows))  # type: ignore[arg-type]
+
+        def local(queries: jax.Array, segments: list[KeySegment]) -> jax.Array:
+            parts = []
+            for part in segments:
+                if part.rows is not None:  # counted from the device's first
+                    first = lax.axis_index(rows) * part.keys.shape[0]
+                    part = part._replace(rows=part.rows - first.astype(part.rows.dtype))
+                parts.append(part)
+            return attention_fn(queries, parts)
+
+        spread = jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(P(rows, None, None, by_head, None), [specs(segment) for segment in segments]),
+            out_specs=P(rows, None, None, by_head, None),
+            axis_names={*rows, *([heads] if divides else [])},
+        )
+        return spread(queries, list(segments))
+
+    return attention
 
 
 def _even(length: int, most: int) -> tuple[int, int]:
@@ -262,24 +310,22 @@ class _Walk:
         self.steps = -(-jnp.max(seen) // self.size)
 
     def over(self, step: Callable[[_Block, Tree], Tree], carry: Tree) -> Tree:
-        return lax.fori_loop(0, self.steps, lambda c, carry: step(self._block(c), carry), carry)
+        def turn(c: jax.Array, carry: Tree) -> Tree:
+            start = c * self.size
+            place = start + jnp.arange(self.size, dtype=jnp.int32)
+            visible = place[None, None, :] < self.seen[None, :, None]
+            keys, values = (self.read(x, start) for x in self.part)
+            return step(_Block(start, keys, values, visible), carry)
 
-    def _block(self, c: jax.Array) -> _Block:
-        start = c * self.size
-        place = start + jnp.arange(self.size, dtype=jnp.int32)
-        visible = place[None, None, :] < self.seen[None, :, None]
-        keys, values = (self.read(x, start) for x in self.part)
-        return _Block(start, keys, values, visible)
+        return lax.fori_loop(0, self.steps, turn, carry)
 
     def read(self, x: jax.Array, start: jax.Array) -> jax.Array:
-        return lax.dynamic_slice(x, self._corner(start), (1, *self._shape(x)))[0]
+        shape = (1, x.shape[1], self.size, x.shape[3])
+        return lax.dynamic_slice(x, self._corner(start), shape)[0]
 
     def add(self, x: jax.Array, start: jax.Array, more: jax.Array) -> jax.Array:
         there = (self.read(x, start) + more)[None]
         return lax.dynamic_update_slice(x, there, self._corner(start))
-
-    def _shape(self, x: jax.Array) -> tuple[int, int, int]:
-        return x.shape[1], self.size, x.shape[3]
 
     def _corner(self, start: jax.Array) -> tuple[jax.Array, ...]:
         zero = jnp.zeros_like(start)

@@ -9,6 +9,7 @@ analysis of the update on a CPU (2026-11-22; `benchmarks/memory.py`), and anothe
 do better or worse.
 """
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 from functools import partial
@@ -76,9 +77,10 @@ def gathered_bytes(
     """
     if fsdp == 1:
         return 0
-    counted = flops.parameters(config)
-    layer = (counted.attention + counted.mlp + counted.norms) // config.num_layers
-    return (computed * max(layer, counted.embedding) + kept * counted.embedding) // tensor
+    layers = jax.tree.leaves(param_shapes(config)["layers"])
+    layer = sum(math.prod(leaf.shape[1:]) for leaf in layers)
+    table = config.vocab_size * config.hidden_size
+    return (computed * max(layer, table) + kept * table) // tensor
 
 
 def trained_shapes(plan: Plan) -> Any:

@@ -36,7 +36,7 @@ def times(plan: Plan) -> dict[str, float]:
     speed = train.devices * train.tflops * 1e12
     update = update_work(plan) / speed
     score = flops.forward_flops(config, _layout(plan), adapter=plan.model.adapter).total / speed
-    gigabytes = flops.parameters(config).total * ITEMSIZE[plan.model.serve] / 1e9
+    gigabytes = flops.parameters(config) * ITEMSIZE[plan.model.serve] / 1e9
     copies = plan.serve.servers if link.sent == "each" else 1
     push = (
         link.latency

@@ -16,7 +16,7 @@ from ogrpo.core.algorithms import ALGORITHMS, REDUCTIONS
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
-from ogrpo.learner.update import gradient, join_frozen, make_step, make_update, split_frozen, weigh
+from ogrpo.learner.update import gradient, jit_step, join_frozen, make_update, weigh
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.devices import make_policy_fn
@@ -133,7 +133,7 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
 
 
 def test_a_program_for_each_shape_and_no_more():
-    jitted = jax.jit(split_frozen(make_step(GRADIENT, make_recipe(packed=True))))
+    jitted = jit_step(GRADIENT, make_recipe(packed=True))
     update = join_frozen(jitted)
     state, shapes = init_state(toy_params(), optax.identity()), set()
     for seed in range(200):

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from ogrpo.learner.examine import gradient_spread, make_noise
+from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, weigh
 from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe
@@ -55,4 +55,4 @@ def test_it_is_unbiased_over_all_draws_of_groups():
 
 def test_one_group_has_no_variance_to_measure():
     with pytest.raises(ValueError, match="at least 2"):
-        gradient_spread(state(), make_batch(n=1), GIVEN, make_recipe())
+        make_noise(make_recipe())(state(), make_batch(n=1), GIVEN)

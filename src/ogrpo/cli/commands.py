@@ -202,7 +202,7 @@ def model(options: Sequence[str]) -> int:
                 folder = folder or cached
     config = load_config(folder)
     console.print(
-        f"{config.architecture} of {parameters(config).total / 1e6:,.1f} M parameters", markup=False
+        f"{config.architecture} of {parameters(config) / 1e6:,.1f} M parameters", markup=False
     )
     console.print(f"--model.path {folder}", markup=False, soft_wrap=True)
     if arguments.push_to_hub is not None:

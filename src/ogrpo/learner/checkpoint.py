@@ -199,9 +199,18 @@ class Checkpoints:
         (self._folder / draft).mkdir()
 
     def _complete(self, draft: str, step: int, progress: Mapping[str, Any]) -> None:
+        """Syncs every file to disk, writes sizes and SHA-256 beside them, and renames the draft."""
         folder = self._folder / draft
         write_json(folder / "progress.json", dict(progress))
-        _write_manifest(folder, step)
+        files = {}
+        for path in sorted(Path(at, name) for at, _, names in os.walk(folder) for name in names):
+            with path.open("rb") as file:
+                files[path.relative_to(folder).as_posix()] = _digest(file)
+                os.fsync(file.fileno())
+        for inner, _, _ in os.walk(folder):
+            sync_folder(Path(inner))
+        with replacing(folder / MANIFEST) as file:
+            file.write(_text({"format": FORMAT, "step": step, "files": files}))
         os.rename(folder, self._folder / str(step))
         sync_folder(self._folder)
 
@@ -245,19 +254,6 @@ def _linked(folder: Path) -> Path:
     )
 
 
-def _write_manifest(folder: Path, step: int) -> None:
-    """Syncs every file of a folder to disk, then writes their sizes and SHA-256 beside them."""
-    files = {}
-    for path in sorted(Path(at, name) for at, _, names in os.walk(folder) for name in names):
-        with path.open("rb") as file:
-            files[path.relative_to(folder).as_posix()] = _digest(file)
-            os.fsync(file.fileno())
-    for inner, _, _ in os.walk(folder):
-        sync_folder(Path(inner))
-    with replacing(folder / MANIFEST) as file:
-        file.write(_text({"format": FORMAT, "step": step, "files": files}))
-
-
 def _damage(folder: Path, step: int) -> str | None:
     """Returns the first difference between a folder and its manifest, or None."""
     try:
@@ -266,25 +262,21 @@ def _damage(folder: Path, step: int) -> str | None:
             return f"{MANIFEST} was changed after it was written"
         if {**manifest, "files": None} != {"format": FORMAT, "step": step, "files": None}:
             return f"{MANIFEST} is of another checkpoint"
-        changes = (_change(folder, name, written) for name, written in manifest["files"].items())
-        return next(filter(None, changes), None)
+        for name, written in manifest["files"].items():
+            try:
+                with (folder / name).open("rb") as file:
+                    actual = _digest(file)
+            except FileNotFoundError:
+                return f"{name} is missing"
+            except OSError as error:
+                return f"{name} cannot be read: {error.strerror}"
+            if actual["bytes"] != written["bytes"]:
+                return f"{name} has {actual['bytes']:,} bytes of {written['bytes']:,}"
+            if actual != written:
+                return f"{name} has other bytes than were written (SHA-256)"
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         return f"{MANIFEST} cannot be read: {error}"
-
-
-def _change(folder: Path, name: str, expected: dict[str, Any]) -> str | None:
-    try:
-        with (folder / name).open("rb") as file:
-            actual = _digest(file)
-    except FileNotFoundError:
-        return f"{name} is missing"
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    if actual == expected:
-        return None
-    if actual["bytes"] != expected["bytes"]:
-        return f"{name} has {actual['bytes']:,} bytes of {expected['bytes']:,}"
-    return f"{name} has other bytes than were written (SHA-256)"
+    return None
 
 
 def _digest(file: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import itertools
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -25,12 +25,6 @@ PATIENCE = timedelta(days=1)
 PIECE = 1 << 20
 """Bytes of one message to the coordination service."""
 _turns = itertools.count()
-
-
-class Unable(NamedTuple):
-    """An error of one process, as the others raise it."""
-
-    error: Exception
 
 
 def several() -> bool:
@@ -50,12 +44,12 @@ def from_first(fn: Callable[[], T]) -> T:
     """
     if not several():
         return fn()
-    outcome: Any = None
+    outcome: tuple[bool, Any] = True, None
     if is_first():
         try:
-            outcome = fn()
+            outcome = True, fn()
         except Exception as error:  # Not handled here: every process raises it.
-            outcome = Unable(_portable(error))
+            outcome = False, _portable(error)
     client, name, patience = _service()
     if is_first():
         data = pickle.dumps(outcome)
@@ -68,9 +62,10 @@ def from_first(fn: Callable[[], T]) -> T:
         read = (client.blocking_key_value_get_bytes(f"{name}/{n}", patience) for n in range(count))
         outcome = pickle.loads(b"".join(read))
     _clear(client, name, patience)
-    if isinstance(outcome, Unable):
-        raise outcome.error
-    return cast(T, outcome)
+    whole, result = outcome
+    if not whole:
+        raise result
+    return cast(T, result)
 
 
 def on_first(fn: Callable[[], T]) -> T | None:

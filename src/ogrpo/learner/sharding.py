@@ -298,11 +298,6 @@ def whole_tables(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
     return policy
 
 
-def spread(x: Array, to: MeshLayout) -> Array:
-    """Keeps an activation [N, ...] cut along prompts inside a policy (its `spread_fn`)."""
-    return jax.lax.with_sharding_constraint(x, to.batch)
-
-
 def by_rows(head_fn: HeadFn, to: MeshLayout) -> HeadFn:
     """Returns a head whose rows [M, d] stay on the device that has them.
 

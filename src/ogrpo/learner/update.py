@@ -190,7 +190,13 @@ def _loss(
     tokens = token_batch(weighed, output, recipe.reads)
     losses = losses_of(recipe, hypers, region, output.log_probs, tokens)
     if VALUES in recipe.reads:
-        losses = losses + value_losses(recipe, hypers, output, weighed)
+        method, returns = recipe.algorithm, weighed.returns
+        if method.critic is None or output.values is None or returns is None:
+            raise ValueError(
+                f"{method.name} learns values: it needs a critic, a policy with a value head"
+                " and a batch with the values from before the update"
+            )
+        losses = losses + method.value_loss(output.values, returns, weighed.mask, hypers.knobs)
     if recipe.centered:
         losses = losses + centering_losses(recipe, hypers, output, weighed, tokens)
     output = output._replace(top_log_probs=None)  # read, and K times as large as the rest
@@ -228,19 +234,6 @@ def losses_of(
     if REFERENCE in recipe.reads:
         losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
     return losses
-
-
-def value_losses(
-    recipe: Recipe, hypers: Hypers, output: PolicyOutput[Array], weighed: Weighed
-) -> Array:
-    """Returns the values' squared error per token, against the returns of the old values."""
-    returns = weighed.returns
-    if recipe.algorithm.critic is None or output.values is None or returns is None:
-        raise ValueError(
-            f"{recipe.algorithm.name} learns values: it needs a critic, a policy with a value head"
-            " and a batch with the values from before the update"
-        )
-    return recipe.algorithm.value_loss(output.values, returns, weighed.mask, hypers.knobs)
 
 
 def centering_losses(
@@ -469,19 +462,17 @@ def make_update(
     return join_frozen(jit_step(optimizer, recipe, compiler_options=options))
 
 
-def jit_step(
-    optimizer: optax.GradientTransformation, recipe: Recipe, **jit_options: Any
-) -> "SplitUpdateFn":
-    """Returns the jitted step `(state, frozen, batch, hypers) -> (state, metrics)`."""
-    step = split_frozen(make_step(optimizer, recipe))
-    return jax.jit(step, donate_argnums=0, **jit_options)
-
-
 SplitUpdateFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 
 
-def split_frozen(step: UpdateFn) -> SplitUpdateFn:
-    """Returns a step whose frozen parameters are a separate argument, and no result."""
+def jit_step(
+    optimizer: optax.GradientTransformation, recipe: Recipe, **jit_options: Any
+) -> SplitUpdateFn:
+    """Returns the jitted step `(state, frozen, batch, hypers) -> (state, metrics)`.
+
+    The frozen parameters are an argument that is not donated, and no result.
+    """
+    step = make_step(optimizer, recipe)
 
     def update(
         state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
@@ -489,11 +480,11 @@ def split_frozen(step: UpdateFn) -> SplitUpdateFn:
         after, metrics = step(replace(state, frozen=frozen), batch, hypers)
         return replace(after, frozen=()), metrics
 
-    return update
+    return jax.jit(update, donate_argnums=0, **jit_options)
 
 
 def join_frozen(update: SplitUpdateFn) -> UpdateFn:
-    """Inverts `split_frozen`, for a function that was jitted between the two."""
+    """Returns an update of whole states from `jit_step`'s."""
 
     def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:
         after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)

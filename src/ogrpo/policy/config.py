@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -196,11 +196,18 @@ class DecoderConfig:
         scaling, nested = fields.inner("rope_scaling"), fields.inner("rope_parameters")
         rope = Fields({**theta, **scaling, **nested}, where)
         sizes = {name: fields.whole(theirs) for name, theirs in _SIZES.items()}
+        if fields.has("head_dim") or names[0] == "Qwen3ForCausalLM":
+            head_dim = fields.whole("head_dim")
+        else:  # all but Qwen3 may divide the width by the heads
+            head_dim, rest = divmod(sizes["hidden_size"], sizes["num_heads"])
+            if rest:
+                multiple = f"a multiple of num_attention_heads = {sizes['num_heads']}"
+                raise fields.refuse("hidden_size", multiple)
         try:
             return cls(
                 architecture=names[0],
                 **sizes,
-                head_dim=_head_dim(names[0], fields),
+                head_dim=head_dim,
                 rope_theta=rope.positive("rope_theta"),
                 rope_scaling=_rope_scaling(rope),
                 rms_norm_eps=fields.positive("rms_norm_eps"),
@@ -254,16 +261,6 @@ def _family(architecture: str) -> Family:
             f"unsupported architecture {architecture!r}; supported: {', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[architecture]
-
-
-def _head_dim(architecture: str, fields: Fields) -> int:
-    """Returns the head size; only Qwen3 must name it, the others may divide the width by heads."""
-    if fields.has("head_dim") or architecture == "Qwen3ForCausalLM":
-        return fields.whole("head_dim")
-    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    if hidden % heads:
-        raise fields.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}")
-    return hidden // heads
 
 
 def _check_supported(fields: Fields) -> None:
@@ -330,21 +327,12 @@ def _qwen(
 
 def tiny(vocab_size: int) -> DecoderConfig:
     """Returns a Qwen2 decoder of about 0.1 M parameters; vLLM serves no head below its 32."""
-    return _made(vocab_size, layers=2)
-
-
-def small(vocab_size: int) -> DecoderConfig:
-    """Returns one of three layers, about 0.15 M parameters, which looks up before it computes."""
-    return _made(vocab_size, layers=3)
-
-
-def _made(vocab_size: int, *, layers: int) -> DecoderConfig:
     return DecoderConfig(
         architecture="Qwen2ForCausalLM",
         vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=176,
-        num_layers=layers,
+        num_layers=2,
         num_heads=2,
         num_kv_heads=1,
         head_dim=32,
@@ -355,23 +343,27 @@ def _made(vocab_size: int, *, layers: int) -> DecoderConfig:
     )
 
 
-SMOLLM2_135M = DecoderConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=49_152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    rope_theta=100_000.0,
-    rms_norm_eps=1e-5,
-    tie_embeddings=True,
-    max_positions=8192,
-)
+def small(vocab_size: int) -> DecoderConfig:
+    """Returns one of three layers, about 0.15 M parameters, which looks up before it computes."""
+    return replace(tiny(vocab_size), num_layers=3)
+
+
 SHAPES: dict[str, DecoderConfig] = {
     "tiny": tiny(176),
-    "smollm2-135m": SMOLLM2_135M,
+    "smollm2-135m": DecoderConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_layers=30,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        rope_theta=100_000.0,
+        rms_norm_eps=1e-5,
+        tie_embeddings=True,
+        max_positions=8192,
+    ),
     "qwen2.5-0.5b": _qwen(2, 896, 4864, 24, 14, 2),
     "qwen2.5-1.5b": _qwen(2, 1536, 8960, 28, 12, 2),
     "qwen2.5-3b": _qwen(2, 2048, 11_008, 36, 16, 2),

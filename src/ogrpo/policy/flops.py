@@ -28,29 +28,21 @@ projections and the head are frozen: their products have one gradient, not two.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ogrpo.policy.config import ATTENTION, MLP, DecoderConfig
+import jax
+
+from ogrpo.policy.config import MLP, DecoderConfig
+from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import in_one_call
 
 MAX_LOGITS = 1 << 27
 """Logits held at once, the default of `head.token_log_probs`."""
 
 
-class Redone(NamedTuple):
-    """The parts of a layer that its backward pass computes again."""
-
-    attention: bool
-    projections: bool
-
-
-REMAT: Mapping[str, Redone] = {
-    "none": Redone(attention=False, projections=False),
-    "products": Redone(attention=True, projections=False),
-    "full": Redone(attention=True, projections=True),
-}
+REMAT = ("none", "products", "full")
 """A layer keeps everything, the results of its projections, or its input (`decoder.run_layers`)."""
 
 
@@ -200,19 +192,19 @@ def recompute_flops(
     more than `max_logits` of them; those of first tokens with a call of their own never are.
 
     Raises:
-      ValueError: a `remat` that is no key of `REMAT`.
+      ValueError: a `remat` that is not one of `REMAT`.
     """
-    redone, rows = _redone(remat), layout.head_rows[1]
+    (scores_again, all_again), rows = _redone(remat), layout.head_rows[1]
     chunked = rows > max(1, max_logits // config.vocab_size)
     whole = product_flops(
         config, tokens=layout.tokens, pairs=layout.pairs, rows=rows if chunked else 0
     )
     if layout.blocked:
-        attention = whole.attention // 2 + redone.projections * whole.attention
+        attention = whole.attention // 2 + all_again * whole.attention
     else:
-        attention = redone.attention * whole.attention
+        attention = scores_again * whole.attention
     last = 2 * config.num_layers * math.prod(config.projections["down_proj"]) * layout.tokens
-    projections = redone.projections * (whole.projections - last)
+    projections = all_again * (whole.projections - last)
     return replace(whole, projections=projections, attention=attention) * layout.parts
 
 
@@ -224,15 +216,15 @@ def update_flops(
     again = recompute_flops(config, layout, remat=remat)
     if adapter is None:
         return forward * 3 + again
-    redone, sides = _redone(remat), config.projections
-    if "o_proj" not in adapter.targets and not redone.projections and not layout.blocked:
+    (scores_again, all_again), sides = _redone(remat), config.projections
+    if "o_proj" not in adapter.targets and not all_again and not layout.blocked:
         again = replace(again, attention=again.attention // 2)  # scores alone: no use of the mix
     backward = Flops(forward.projections, 2 * forward.attention, forward.head)
     # Again B A x, and with the projections also A x; of the MLP's last only A x is needed.
     up = sum(sides[name].outputs for name in adapter.targets if name != "down_proj")
     down = sum(sides[name].inputs for name in adapter.targets)
     width = 3 * sum(sum(sides[name]) for name in adapter.targets)
-    width += redone.attention * up + redone.projections * down
+    width += scores_again * up + all_again * down
     return forward + backward + again + _low_rank(config, layout, adapter, width)
 
 
@@ -291,36 +283,9 @@ def doubling(least: int | None, length: int) -> tuple[int, ...]:
     return (*sizes, length)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Parameters by component, over all layers."""
-
-    embedding: int
-    attention: int
-    mlp: int
-    norms: int
-    head: int
-    """0 where the head is tied to the embedding."""
-
-    @property
-    def total(self) -> int:
-        """The sum of the components."""
-        return self.embedding + self.attention + self.mlp + self.norms + self.head
-
-
-def parameters(config: DecoderConfig) -> Parameters:
+def parameters(config: DecoderConfig) -> int:
     """Counts the parameters of `init_params`."""
-    layers, width, sides = config.num_layers, config.hidden_size, config.projections
-    table = config.vocab_size * width
-    biases = sum(sides[name].outputs for name in ATTENTION[:3]) if config.qkv_bias else 0
-    per_head = 2 * config.head_dim if config.qk_norm else 0
-    return Parameters(
-        embedding=table,
-        attention=layers * (sum(math.prod(sides[name]) for name in ATTENTION) + biases),
-        mlp=layers * sum(math.prod(sides[name]) for name in MLP),
-        norms=layers * (2 * width + per_head) + width,
-        head=0 if config.tie_embeddings else table,
-    )
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(config)))
 
 
 def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, remat: str) -> int:
@@ -330,13 +295,13 @@ def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, re
     projections that a gradient needs (all but the MLP's last).
 
     Raises:
-      ValueError: "none", where it is XLA's choice which element-wise results to keep, or no key of
+      ValueError: "none", where it is XLA's choice which element-wise results to keep, or not one of
         `REMAT`.
     """
-    redone, width = _redone(remat), config.hidden_size
-    if not redone.attention:
+    (scores_again, all_again), width = _redone(remat), config.hidden_size
+    if not scores_again:
         raise ValueError(f"remat {remat!r}: what it keeps is not counted; take products or full")
-    if not redone.projections:
+    if not all_again:
         width += sum(side.outputs for name, side in config.projections.items() if name != MLP[-1])
     return itemsize * config.num_layers * layout.tokens * width
 
@@ -357,7 +322,8 @@ def cache_bytes_per_token(config: DecoderConfig, itemsize: int) -> int:
     return 2 * itemsize * config.num_layers * config.num_kv_heads * config.head_dim
 
 
-def _redone(remat: str) -> Redone:
+def _redone(remat: str) -> tuple[bool, bool]:
+    """Returns whether a backward pass computes a layer's attention again, and its projections."""
     if remat not in REMAT:
         raise ValueError(f"remat is {remat!r}: choose one of {', '.join(REMAT)}")
-    return REMAT[remat]
+    return remat != "none", remat == "full"

@@ -118,28 +118,20 @@ def merge(params: Params, *, keep_fn: Callable[[jax.Array], Any] = lambda x: x) 
       keep_fn: maps each merged matrix before the next is made, such as `np.asarray`.
     """
 
-    def merged(projection: Params) -> Params:
-        if "lora" not in projection:
-            return projection
-        weight = keep_fn(_merged(projection["weight"], projection["lora"]))
-        return {**_without_adapter(projection), "weight": weight}
+    def merged(layer: Params) -> Params:
+        changed = {part: dict(layer[part]) for part in ("self_attn", "mlp")}
+        for projections in changed.values():
+            for name, projection in projections.items():
+                if "lora" in projection:
+                    weight = keep_fn(_merged(projection["weight"], projection["lora"]))
+                    plain = {key: leaf for key, leaf in projection.items() if key != "lora"}
+                    projections[name] = {**plain, "weight": weight}
+        return {**layer, **changed}
 
     layers = params["layers"]
     if isinstance(layers, list):
-        return {**params, "layers": [_each_projection(layer, merged) for layer in layers]}
-    return {**params, "layers": _each_projection(layers, merged)}
-
-
-def _without_adapter(projection: Params) -> Params:
-    return {name: leaf for name, leaf in projection.items() if name != "lora"}
-
-
-def _each_projection(layers: Params, change_fn: Callable[[Params], Params]) -> Params:
-    changed = {
-        part: {name: change_fn(projection) for name, projection in layers[part].items()}
-        for part in ("self_attn", "mlp")
-    }
-    return {**layers, **changed}
+        return {**params, "layers": [merged(layer) for layer in layers]}
+    return {**params, "layers": merged(layers)}
 
 
 @jax.jit
@@ -165,9 +157,15 @@ def save_adapter(
       base: the model that they stand beside, where a reader will look for it.
     """
     folder = Path(folder)
-    tensors = adapter_tensors(trained)
-    targets = sorted(name for part in trained["layers"].values() for name in part)
-    rank = next(leaf.shape[0] for name, leaf in tensors.items() if name.endswith("lora_A.weight"))
+    tensors, targets, rank = {}, [], 0
+    for part, projections in trained["layers"].items():
+        for name, projection in projections.items():
+            targets.append(name)
+            rank = projection["lora"]["a"].shape[1]
+            for ours, theirs in (("a", "lora_A"), ("b", "lora_B")):
+                for layer, matrix in enumerate(np.asarray(projection["lora"][ours])):
+                    place = f"{_PREFIX}.{layer}.{part}.{name}.{theirs}.weight"
+                    tensors[place] = np.ascontiguousarray(matrix)
     fields = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -176,21 +174,9 @@ def save_adapter(
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": targets,
+        "target_modules": sorted(targets),
         "inference_mode": True,
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / "adapter_model.safetensors", tensors)
     write_json(folder / "adapter_config.json", dict(sorted(fields.items())))
-
-
-def adapter_tensors(params: Params) -> dict[str, np.ndarray]:
-    """Returns A and B by PEFT's names, from `split`'s trained tree or the two trees joined."""
-    tensors = {}
-    for part in ("self_attn", "mlp"):
-        for name, projection in params["layers"].get(part, {}).items():
-            for ours, theirs in (("a", "lora_A"), ("b", "lora_B")) if "lora" in projection else ():
-                for layer, matrix in enumerate(np.asarray(projection["lora"][ours])):
-                    place = f"{_PREFIX}.{layer}.{part}.{name}.{theirs}.weight"
-                    tensors[place] = np.ascontiguousarray(matrix)
-    return tensors

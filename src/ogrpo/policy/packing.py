@@ -152,13 +152,15 @@ def _mix(packing: Packing[jax.Array], attention_fn: AttentionFn) -> MixFn:
     prompts, of_prompt, of_completion = _each(_seen, packing)
     owners = _each(lambda part: part.block_owners, packing)
     completions, members = packing.completion_slots.shape[1], packing.firsts.shape[2]
+    query_places = packing.prompt_slots, packing.block_slots, packing.query_slots
+    key_places = packing.prompt_slots, packing.completion_slots, packing.key_slots
 
     def whole(x: jax.Array) -> jax.Array:
         return x.reshape(-1, *x.shape[2:])
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, _context: Any) -> jax.Array:
-        q, block_q = _each(_unpack_queries, packing, queries)
-        (k, late_k), (v, late_v) = (_each(_unpack_keys, packing, x) for x in (keys, values))
+        q, block_q = _each(_unpack, queries, *query_places)
+        (k, late_k), (v, late_v) = (_each(_unpack, x, *key_places) for x in (keys, values))
         at = whole(owners + completions * jnp.arange(len(owners), dtype=owners.dtype)[:, None])
         prompt = KeySegment(whole(k), whole(v), whole(prompts))
         shared = KeySegment(whole(k), whole(v), whole(of_prompt), at // members)
@@ -181,19 +183,10 @@ def _seen(packing: Packing[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]
     return causal(prompt)[:, None], of_prompt[:, None], jnp.where(block, place, 0)[:, None]
 
 
-def _unpack_keys(packing: Packing[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Lays a row [M, ...] out as prompts [A, P, ...] and completions [A G, T, ...]."""
-    return _unpack(row, packing.prompt_slots, packing.completion_slots, packing.key_slots)
-
-
-def _unpack_queries(packing: Packing[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Lays a row [M, ...] out as prompts [A, P, ...] and blocks [B, b, ...]."""
-    return _unpack(row, packing.prompt_slots, packing.block_slots, packing.query_slots)
-
-
 def _unpack(
     row: jax.Array, first: jax.Array, second: jax.Array, back: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    """Lays a row [M, ...] out at the slots [A, P] and [B, b]: [A, P, ...] and [B, b, ...]."""
     flat = move(row, jnp.concatenate([first.ravel(), second.ravel()]), back)
     one, other = jnp.split(flat, [first.size])
     inner = row.shape[1:]
@@ -201,7 +194,7 @@ def _unpack(
 
 
 def _pack(packing: Packing[jax.Array], prompts: jax.Array, blocks: jax.Array) -> jax.Array:
-    """Inverts `_unpack_queries`."""
+    """Inverts `_unpack` of queries."""
     flat = [part.reshape(-1, *part.shape[2:]) for part in (prompts, blocks)]
     there = jnp.concatenate([packing.prompt_slots.ravel(), packing.block_slots.ravel()])
     return move(jnp.concatenate(flat), packing.query_slots, there)

@@ -8,7 +8,7 @@ can put weights there too.
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,7 +162,14 @@ def save_pretrained(
       OSError: the folder cannot be written, or the disk is full; names the file.
     """
     folder = Path(folder)
-    _check_params(config, params)
+    shapes = param_shapes(config)
+    expected, actual = jax.tree.structure(shapes), jax.tree.structure(params)
+    if expected != actual:
+        raise ValueError(f"{config.architecture} has the parameters {expected}, got {actual}")
+    for name, slot in tensor_slots(config).items():
+        expected, actual = (jnp.shape(_at(tree, slot.path)) for tree in (shapes, params))
+        if expected != actual:
+            raise ValueError(f"the parameter behind {name} has shape {actual}, not {expected}")
     fields = {**config.to_hf(), "dtype": str(params["embed_tokens"]["weight"].dtype)}
     clash = sorted(fields.keys() & (extra_fields or {}).keys())
     if clash:
@@ -191,17 +198,6 @@ def _at(tree: Params, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
     return tree
-
-
-def _check_params(config: DecoderConfig, params: Params) -> None:
-    shapes = param_shapes(config)
-    expected, actual = jax.tree.structure(shapes), jax.tree.structure(params)
-    if expected != actual:
-        raise ValueError(f"{config.architecture} has the parameters {expected}, got {actual}")
-    for name, slot in tensor_slots(config).items():
-        expected, actual = (jnp.shape(_at(tree, slot.path)) for tree in (shapes, params))
-        if expected != actual:
-            raise ValueError(f"the parameter behind {name} has shape {actual}, not {expected}")
 
 
 def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
@@ -310,7 +306,7 @@ def check_room(config: DecoderConfig, dtype: DTypeLike, what: str) -> None:
     Raises:
       ValueError: they are; names `what` they are of, both sizes, and what helps.
     """
-    need, free = parameters(config).total * np.dtype(dtype).itemsize, free_bytes()
+    need, free = parameters(config) * np.dtype(dtype).itemsize, free_bytes()
     if free is not None and need > free:
         raise ValueError(
             f"{what}: the weights take {need / GIB:,.1f} GiB in {np.dtype(dtype).name}, and"
@@ -322,36 +318,20 @@ def check_room(config: DecoderConfig, dtype: DTypeLike, what: str) -> None:
 def free_bytes() -> int | None:
     """Returns the free bytes of the first device, its machine or container; None: unknown."""
     device = jax.local_devices()[0]
-    if device.platform == "cpu":
-        sizes = [size for size in (_of_machine(), _of_container()) if size is not None]
-        return min(sizes, default=None)
-    stats = device.memory_stats() or {}
-    if "bytes_limit" not in stats:
-        return None
-    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-
-
-def _of_machine() -> int | None:
-    try:
-        lines = MEMINFO.read_text().splitlines()
-    except OSError:  # no Linux
-        return None
-    sizes = {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
-    }
-    return sizes["MemAvailable"] + sizes["SwapFree"]
-
-
-def _of_container() -> int | None:
-    """Returns the bytes that a control group (version 2) leaves, its page cache among them."""
-    try:
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+        return None if limit is None else limit - used
+    sizes = []
+    with suppress(OSError):  # no Linux
+        fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        kib = (fields[name].split()[0] for name in ("MemAvailable", "SwapFree"))
+        sizes.append(1024 * sum(map(int, kib)))
+    with suppress(OSError):  # no control group of version 2
         limit = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
-        lines = (CGROUP / "memory.stat").read_text().splitlines()
-    except OSError:  # no such group
-        return None
-    if limit == "max":
-        return None
-    stats = dict(line.split() for line in lines)
-    cache = int(stats.get("inactive_file", 0)) + int(stats.get("active_file", 0))
-    return max(0, int(limit) - used + cache)
+        stats = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        if limit != "max":  # its page cache is free as well
+            cache = int(stats.get("inactive_file", 0)) + int(stats.get("active_file", 0))
+            sizes.append(max(0, int(limit) - used + cache))
+    return min(sizes, default=None)

@@ -179,7 +179,15 @@ def sample(
             raise ValueError(f"{name} must be at least {bound}, got {value}")
     if not 0 <= eos_id < config.vocab_size:
         raise ValueError(f"eos_id {eos_id} is outside the vocabulary of {config.vocab_size}")
-    _check_prompts(prompt_ids, prompt_mask)
+    if prompt_ids.ndim != 2 or prompt_mask.shape != prompt_ids.shape:
+        raise ValueError(
+            "prompts are [N, P] with a mask of the same shape;"
+            f" got {prompt_ids.shape} and {prompt_mask.shape}"
+        )
+    if getattr(prompt_mask, "is_fully_addressable", True):  # or who cut them saw them whole
+        empty = np.flatnonzero(~np.asarray(prompt_mask).any(axis=1)).tolist()
+        if empty:
+            raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
     check_positions(config, prompt_ids.shape[1], max_tokens)
     rows = prompt_ids.shape[0] * group_size
     draw = _Draw(jnp.float32(temperature), jnp.asarray(greedy), jnp.int32(eos_id))
@@ -196,19 +204,6 @@ def sample(
         attention_fn=attention_fn,
         truncation=Truncation(**truncation),
     )
-
-
-def _check_prompts(prompt_ids: jax.Array, prompt_mask: jax.Array) -> None:
-    if prompt_ids.ndim != 2 or prompt_mask.shape != prompt_ids.shape:
-        raise ValueError(
-            "prompts are [N, P] with a mask of the same shape;"
-            f" got {prompt_ids.shape} and {prompt_mask.shape}"
-        )
-    if not getattr(prompt_mask, "is_fully_addressable", True):
-        return  # other processes have a share of them; who cut them saw them whole
-    empty = np.flatnonzero(~np.asarray(prompt_mask).any(axis=1)).tolist()
-    if empty:
-        raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
 
 
 STATIC = ("attention_fn", "config", "group_size", "lengths", "sizes", "truncation")
@@ -259,10 +254,38 @@ def _sample(
         state = state._replace(cache=cache, fresh=fresh)
         return _emit(state, scores.reshape(*grid, -1), inputs.uniforms, draw, truncation)
 
-    recorded = min(truncation.record, config.vocab_size)
-    first = _start(shape, lengths[-1], prompt_cache, recorded)
+    length, recorded = lengths[-1], min(truncation.record, config.vocab_size)
+    top = (length, recorded, *shape)
+    nothing = _Drawn(
+        token_ids=jnp.zeros((length, *shape), jnp.int32),
+        log_probs=jnp.zeros((length, *shape), jnp.float32),
+        lengths=jnp.zeros(shape, jnp.int32),
+        done=jnp.zeros(shape, bool),
+        top_ids=jnp.full(top, -1, jnp.int32) if recorded else None,
+        top_log_probs=jnp.full(top, -jnp.inf, jnp.float32) if recorded else None,
+    )
+
+    def empty(prompt: jax.Array) -> jax.Array:
+        """Returns slots [N, G, K, D, T] beside those of prompts [N, K, D, P]."""
+        slots = (*prompt.shape[:-3], group_size, *prompt.shape[-3:-1], length)
+        return jnp.zeros(slots, prompt.dtype)
+
+    cache = jax.tree.map(empty, prompt_cache)
+    fresh = jax.tree.map(lambda x: jnp.zeros_like(x[..., 0]), cache)
+    first = _State(jnp.int32(0), nothing, cache, fresh)
     start = _emit(first, scores, inputs.uniforms, draw, truncation)
-    return _collect(_decode(step, inputs, start, sizes))
+    drawn = _decode(step, inputs, start, sizes)
+    token_ids = jnp.moveaxis(drawn.token_ids, 0, -1)
+    steps = jnp.arange(length)[None, None]
+    by_row = partial(jax.tree.map, lambda top: jnp.moveaxis(top, (0, 1), (2, 3)))
+    return Sampled(
+        token_ids=token_ids,
+        log_probs=jnp.moveaxis(drawn.log_probs, 0, -1),
+        mask=steps < drawn.lengths[..., None],
+        finished=drawn.done,
+        top_ids=by_row(drawn.top_ids),
+        top_log_probs=by_row(drawn.top_log_probs),
+    )
 
 
 def _mix_step(
@@ -353,26 +376,6 @@ def _uniforms(key: jax.Array, n: int, group: int, length: int) -> jax.Array:
 
     rows = jax.vmap(jax.vmap(row, (None, 0)), (0, None))(jnp.arange(n), jnp.arange(group))
     return jnp.moveaxis(rows, (2, 3), (0, 1))
-
-
-def _start(shape: tuple[int, int], length: int, prompt_cache: Cache, recorded: int) -> _State:
-    top = (length, recorded, *shape)
-    drawn = _Drawn(
-        token_ids=jnp.zeros((length, *shape), jnp.int32),
-        log_probs=jnp.zeros((length, *shape), jnp.float32),
-        lengths=jnp.zeros(shape, jnp.int32),
-        done=jnp.zeros(shape, bool),
-        top_ids=jnp.full(top, -1, jnp.int32) if recorded else None,
-        top_log_probs=jnp.full(top, -jnp.inf, jnp.float32) if recorded else None,
-    )
-
-    def empty(prompt: jax.Array) -> jax.Array:
-        """Returns slots [N, G, K, D, length] beside those of prompts [N, K, D, P]."""
-        return jnp.zeros((*prompt.shape[:-3], shape[1], *prompt.shape[-3:-1], length), prompt.dtype)
-
-    cache = jax.tree.map(empty, prompt_cache)
-    fresh = jax.tree.map(lambda x: jnp.zeros_like(x[..., 0]), cache)
-    return _State(jnp.int32(0), drawn, cache, fresh)
 
 
 def _emit(
@@ -470,20 +473,3 @@ def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
     cumulative = jnp.cumsum(weights, axis=-1)
     threshold = uniforms[..., None] * cumulative[..., -1:]
     return jnp.sum(cumulative <= threshold, axis=-1, dtype=jnp.int32)
-
-
-def _collect(drawn: _Drawn) -> Sampled:
-    token_ids = jnp.moveaxis(drawn.token_ids, 0, -1)
-    steps = jnp.arange(token_ids.shape[-1])[None, None]
-
-    def by_row(top: jax.Array | None) -> jax.Array | None:
-        return None if top is None else jnp.moveaxis(top, (0, 1), (2, 3))
-
-    return Sampled(
-        token_ids=token_ids,
-        log_probs=jnp.moveaxis(drawn.log_probs, 0, -1),
-        mask=steps < drawn.lengths[..., None],
-        finished=drawn.done,
-        top_ids=by_row(drawn.top_ids),
-        top_log_probs=by_row(drawn.top_log_probs),
-    )

@@ -18,9 +18,9 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Mesh
 from ogrpo.core.algorithms import VALUES
 from ogrpo.kernels import attention
-from ogrpo.kernels.attention.sharded import attention_over_mesh
+from ogrpo.kernels.attention.blocked import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
-from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
+from ogrpo.kernels.log_probs.chunked import log_probs_over_mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.examine import TokensFn, make_tokens
 from ogrpo.learner.hosts import several
@@ -267,7 +267,7 @@ def _mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) ->
         decoder,
         together=ways(config),
         keep_fn=REMAT[config.model.remat],
-        spread_fn=partial(sharding.spread, to=to),
+        spread_fn=lambda x: jax.lax.with_sharding_constraint(x, to.batch),
         log_probs_fn=head,
         attention_fn=attention.kernel(config.kernels.attention, blocked=blocked),
     )

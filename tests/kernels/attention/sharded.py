@@ -16,8 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ogrpo.kernels.attention.blocked import blocked_attention
-from ogrpo.kernels.attention.sharded import attention_over_mesh
+from ogrpo.kernels.attention.blocked import attention_over_mesh, blocked_attention
 from ogrpo.policy.attention import KeySegment, attend, causal
 from ogrpo.policy.flops import Step
 

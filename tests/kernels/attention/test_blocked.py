@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ogrpo.kernels.attention.benchmark import both_passes, make_inputs
 from ogrpo.kernels.attention.blocked import blocked_attention
+from ogrpo.kernels.benchmark import attention_gradients, attention_inputs
 from ogrpo.policy.attention import KeySegment, attend
 from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.flops import Step
@@ -61,11 +61,11 @@ def test_in_float64_nothing_but_rounding_differs(layout, tile):
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-6), ("bfloat16", 5e-3)])
 def test_errors_are_what_the_docstring_says(dtype, most):
     sizes = {"group": 1, "prompt": 64, "heads": 4, "head_dim": 64, "kv_heads": 2}
-    inputs = make_inputs(argparse.Namespace(dtype=dtype, **sizes), 960)
+    inputs = attention_inputs(argparse.Namespace(dtype=dtype, **sizes), 960)
     with jax.enable_x64(True):
         wide = [x.astype(jnp.float64) for x in inputs]
-        exact = jax.tree.leaves(jax.jit(partial(both_passes, attend))(*wide))
-    found = jax.tree.leaves(jax.jit(partial(both_passes, blocked_attention))(*inputs))
+        exact = jax.tree.leaves(jax.jit(partial(attention_gradients, attend))(*wide))
+    found = jax.tree.leaves(jax.jit(partial(attention_gradients, blocked_attention))(*inputs))
     for one, other in zip(found, map(np.asarray, exact), strict=True):
         assert np.max(np.abs(np.asarray(one, np.float64) - other)) < most * np.max(np.abs(other))
 
@@ -109,8 +109,8 @@ def test_memory_is_linear_in_the_completion():
     sizes = {"group": 2, "prompt": 8, "heads": 4, "head_dim": 8, "kv_heads": 2}
 
     def temporary(kernel, length):
-        inputs = make_inputs(argparse.Namespace(dtype="float32", **sizes), length)
-        program = jax.jit(partial(both_passes, kernel)).lower(*inputs).compile()
+        inputs = attention_inputs(argparse.Namespace(dtype="float32", **sizes), length)
+        program = jax.jit(partial(attention_gradients, kernel)).lower(*inputs).compile()
         return program.memory_analysis().temp_size_in_bytes
 
     assert temporary(blocked_attention, 4096) < 2.2 * temporary(blocked_attention, 2048)

@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
-from ogrpo.kernels.log_probs.sharded import log_probs_over_mesh
+from ogrpo.kernels.log_probs.chunked import log_probs_over_mesh
 from tests.kernels.log_probs.cases import compiled, draw, errors
 
 NAMES = ("log-probs", "entropy", "d hidden", "d embedding", "d temperature")

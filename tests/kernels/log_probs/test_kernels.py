@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ogrpo.kernels.log_probs import (
-    chunked_log_probs,
-    reference_log_probs,
-)
+from ogrpo.kernels.log_probs import choose, chunked_log_probs, reference_log_probs
+from ogrpo.policy import completion_log_probs_and_entropy
+from ogrpo.policy.head import token_log_probs
 from tests.kernels.log_probs.cases import A, Case, D, M, V, compiled, draw, errors
+from tests.policy.tiny import make_config, make_params, ragged_batch
 
 pytestmark = pytest.mark.slow
 
@@ -97,19 +97,6 @@ def test_no_rows(name):
     assert np.all(compiled(FAST[name])(Case(h[:0], e, ids[:0], t, g[:0], k[:0]))[3] == 0)
 
 
-def holds_logits(kernel, rows, vocabulary):
-    """Whether a [rows, vocabulary] array appears in the program of value and gradient."""
-    case = draw(0)._replace(
-        hidden=jnp.zeros((rows, D)),
-        embedding=jnp.zeros((vocabulary, D)),
-        token_ids=jnp.zeros((rows, A), jnp.int32),
-        d_log_probs=jnp.zeros((rows, A)),
-        d_entropy=jnp.zeros(rows),
-    )
-    program = str(jax.make_jaxpr(compiled(kernel))(case))
-    return f"[{rows},{vocabulary}]" in program or f"[{vocabulary},{rows}]" in program
-
-
 def test_a_slice_is_computed_for_so_many_rows_at_a_time():
     whole, blocks = (
         partial(chunked_log_probs, width=13, kept_bytes=0, block=block) for block in (33, 11)
@@ -122,11 +109,6 @@ def test_a_slice_is_computed_for_so_many_rows_at_a_time():
     assert "f32[33,13]" in program[whole]
     assert "f32[33,13]" not in program[blocks]
     assert "f32[11,13]" in program[blocks]
-
-
-def test_only_the_oracle_holds_all_logits():
-    assert holds_logits(reference_log_probs, 33, 77)
-    assert not holds_logits(FAST["chunked by 13"], 33, 77)
 
 
 def test_memory_is_bounded_by_the_width():
@@ -146,3 +128,24 @@ def test_memory_is_bounded_by_the_width():
     assert bare < whole / 10
     kept = partial(chunked_log_probs, width=64, kept_bytes=1 << 20)
     assert bare + (1 << 19) < temporary_bytes(kept) < bare + (1 << 20) + whole / 10
+
+
+@pytest.mark.parametrize(("vocab_size", "name"), [(64, "reference"), (151_936, "chunked")])
+def test_auto_goes_by_the_vocabulary(vocab_size, name):
+    assert choose("auto", vocab_size) == name
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Llama"], ids=["tied", "untied"])
+def test_the_decoder_takes_them(family):
+    config = make_config(family, num_layers=1)
+    batch, params = ragged_batch(config), make_params(config)
+
+    def values(log_probs_fn, params):
+        return completion_log_probs_and_entropy(
+            params, config, batch, 0.8, log_probs_fn=log_probs_fn
+        )
+
+    run = jax.jit(values, static_argnums=0)
+    ours = run(partial(chunked_log_probs, width=4), params)
+    plain = run(token_log_probs, params)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), ours, plain)
