@@ -35,7 +35,7 @@ _LOW = -1e30  # below every score; unlike -inf, its difference with itself is a 
 
 CPU_TILE = Step(64, 128)
 """Queries, of every head that shares a key, and keys at a time: what fits in the second-level cache
-of a core, measured (`benchmark`)."""
+of a core, measured (`ogrpo.kernels.benchmark`)."""
 DEVICE_TILE = Step(512, 1024)
 """Of other devices, to which each step of a loop is a few kernels: unmeasured."""
 

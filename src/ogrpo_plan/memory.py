@@ -9,7 +9,6 @@ analysis of the update on a CPU (2026-11-22; `benchmarks/memory.py`), and anothe
 do better or worse.
 """
 
-import math
 from bisect import bisect_left
 from dataclasses import replace
 from functools import partial
@@ -77,9 +76,9 @@ def gathered_bytes(
     """
     if fsdp == 1:
         return 0
-    layers = jax.tree.leaves(param_shapes(config)["layers"])
-    layer = sum(math.prod(leaf.shape[1:]) for leaf in layers)
     table = config.vocab_size * config.hidden_size
+    tables = table if config.tie_embeddings else 2 * table
+    layer = (flops.parameters(config) - tables) // config.num_layers
     return (computed * max(layer, table) + kept * table) // tensor
 
 
