@@ -130,6 +130,10 @@ def with_config(**changes):
     return lambda folder: edit_config(folder, **changes)
 
 
+def with_text(text):
+    return lambda folder: (folder / "config.json").write_text(text)
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     {
@@ -164,6 +168,12 @@ def with_config(**changes):
             lambda folder: (folder / "config.json").unlink(),
             r"config\.json is missing; a Hugging Face",
         ),
+        "not JSON": (with_text("{"), r"config\.json .*not JSON"),
+        "deep": (with_text('{"a":' * 10_000), r"config\.json .*nested deeper"),
+        "twice": (
+            with_text('{"vocab_size": 1, "vocab_size": 2}'),
+            r"config\.json .*'vocab_size' twice",
+        ),
     }.values(),
 )
 def test_a_broken_folder_is_refused_by_name(folder, harm, message):
@@ -186,20 +196,6 @@ def test_broken_shards_are_refused_by_name(sharded, harm, message):
     harm(sharded)
     with pytest.raises(ValueError, match=message):
         load_pretrained(sharded, jnp.float32)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "not JSON"),
-        ('{"a":' * 10_000, "nested deeper"),
-        ('{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' twice"),
-    ],
-)
-def test_a_malformed_config_is_named(folder, text, message):
-    (folder / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=rf"config\.json .*{message}"):
-        load_pretrained(folder, jnp.float32)
 
 
 LOAD = """
