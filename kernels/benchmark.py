@@ -139,9 +139,9 @@ def measured(programs: list[Timed], repeats: int) -> list[list[str]]:
     bare = programs[0].flops / seconds[0]
     for one, program, s in zip(programs[1:], compiled[1:], seconds[1:], strict=True):
         shares = (f"{flops / s / bare:.0%}" for flops in (one.flops, one.flops - one.again))
-        memory = program.memory_analysis().temp_size_in_bytes / 2**20
+        memory = program.memory_analysis()
         rows.append([one.label, f"{s:.4f}", f"{one.flops / s / 1e9:.0f}", *shares])
-        rows[-1].append(f"{memory:,.1f}")
+        rows[-1].append(f"{memory.temp_size_in_bytes / 2**20:,.1f}" if memory else "-")
     return rows
 
 

@@ -301,7 +301,7 @@ def _forward(
         sums, kept = lax.fori_loop(
             first_kept,
             steps,
-            lambda i, carry: add(first + i * width, width, *carry, i - first_kept),
+            lambda i, carry: add(first + i * width, width, carry[0], carry[1], i - first_kept),
             (sums, vary_alike(empty, hidden)[0]),
         )
     if plan.axis_name is not None:
@@ -319,8 +319,8 @@ def _forward(
 def _backward(
     plan: _Plan, saved: tuple[Any, ...], cotangent: PolicyOutput[jax.Array]
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
-    (hidden, embedding, token_ids, temperature), of_rows, kept = saved
-    known = _Known(*of_rows, cotangent.log_probs, cotangent.entropy)
+    (hidden, embedding, token_ids, temperature), (peak, log_mass, entropy), kept = saved
+    known = _Known(peak, log_mass, entropy, cotangent.log_probs, cotangent.entropy)
     first, width, steps, first_kept = plan.cut(embedding.shape[0])
     blocks, local_ids = plan.blocks, _local_ids(plan, embedding, token_ids)
 

@@ -44,7 +44,7 @@ def from_first(fn: Callable[[], T]) -> T:
     """
     if not several():
         return fn()
-    outcome: tuple[bool, Any] = True, None
+    outcome: Any = (True, None)
     if is_first():
         try:
             outcome = True, fn()
