@@ -39,20 +39,8 @@ def test_what_is_not_said_is_the_tasks_protocol():
         sampling_of(EvalConfig(samples=1, temperature=1.0), None)
     with pytest.raises(ValueError, match="4 times the same answer"):
         sampling_of(EvalConfig(temperature=0), PROTOCOL)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"samples": 0}, "samples is 0: give at least 1"),
-        ({"max_tokens": -1}, "max-tokens is -1"),
-        ({"temperature": -0.5}, r"temperature is -0\.5: give at least 0"),
-        ({"temperature": float("nan")}, "temperature is nan: give a finite"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        EvalConfig(**options)
+    with pytest.raises(ValueError, match=r"temperature is -0\.5: give at least 0"):
+        EvalConfig(temperature=-0.5)
 
 
 def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):

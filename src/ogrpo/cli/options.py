@@ -147,7 +147,13 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
 
         print(listed())
         raise SystemExit(0)
-    early = _read_early(options)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--preset")
+    parser.add_argument("--run-dir", "--run_dir", type=Path)
+    parser.add_argument("--data.path", "--data-path", dest="data_path")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--resume-from", "--resume_from")
+    early = parser.parse_known_args([*options])[0]  # they say which config the others change
     goes_on = early.run_dir and (early.resume or early.resume_from is not None)
     resumed = config_of_run(early.run_dir, early.preset) if goes_on else None
 
@@ -177,17 +183,6 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     else:
         check_preset(config)
     return config
-
-
-def _read_early(options: Sequence[str]) -> argparse.Namespace:
-    """Returns the options that say which config the others change."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset")
-    early.add_argument("--run-dir", "--run_dir", type=Path)
-    early.add_argument("--data.path", "--data-path", dest="data_path")
-    early.add_argument("--resume", action="store_true")
-    early.add_argument("--resume-from", "--resume_from")
-    return early.parse_known_args([*options])[0]
 
 
 def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:

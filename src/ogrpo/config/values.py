@@ -165,7 +165,15 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 
 def _as(kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is tuple:
-        return _as_tuple(typing.get_args(kind), value)
+        if not isinstance(value, list | tuple):
+            return OTHER
+        kinds = typing.get_args(kind)
+        if len(kinds) == 2 and kinds[1] is Ellipsis:
+            kinds = (kinds[0],) * len(value)
+        if len(kinds) != len(value):
+            return OTHER
+        values = tuple(as_field(each, inner) for each, inner in zip(kinds, value, strict=True))
+        return OTHER if OTHER in values else values
     if typing.get_origin(kind) is Literal:
         return value if value in typing.get_args(kind) else OTHER
     if kind in (None, types.NoneType):
@@ -180,17 +188,6 @@ def _as(kind: Any, value: Any) -> Any:
     if kind is float and whole:
         return float(value)
     return value if type(value) is kind else OTHER
-
-
-def _as_tuple(kinds: tuple[Any, ...], value: Any) -> Any:
-    if not isinstance(value, list | tuple):
-        return OTHER
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        kinds = (kinds[0],) * len(value)
-    if len(kinds) != len(value):
-        return OTHER
-    values = tuple(as_field(kind, inner) for kind, inner in zip(kinds, value, strict=True))
-    return OTHER if OTHER in values else values
 
 
 def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str = "") -> Config:

@@ -115,7 +115,10 @@ class GgufFile:
                 raise ValueError(f"{self.path}: {theirs} has weights that are NaN or infinite")
             projection = name.split(".")[-2]
             if self.architecture == "llama" and projection in heads:
-                weight = _paired_to_halves(weight, heads[projection])
+                # llama.cpp has rows that rotate together side by side; here they lie in two halves.
+                count = heads[projection]
+                pairs = weight.reshape(count, shape[0] // count // 2, 2, -1)
+                weight = pairs.swapaxes(1, 2).reshape(shape)
             yield name, weight
 
     def _read_config(self) -> DecoderConfig:
@@ -205,12 +208,6 @@ class GgufFile:
                 shown = ", ".join(sorted(wrong)[:3]) + (" ..." if len(wrong) > 3 else "")
                 raise ValueError(f"{self.path}, of {self.config.architecture}, {what} {shown}")
         return {name: names[name] for name in slots}
-
-
-def _paired_to_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Undoes llama.cpp's order of a head's rows: pairs that rotate together lie in two halves."""
-    rows = weight.shape[0] // heads // 2
-    return weight.reshape(heads, rows, 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
 def _llama3_factors(scaling: RopeScaling, base: float, head_dim: int) -> np.ndarray:

@@ -49,7 +49,6 @@ APPLIED = (
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     "optimizer.microbatch_tokens",
     *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),
-    "push_to_hub",
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
 NEVER = {
@@ -92,7 +91,8 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     Raises:
       ValueError: something changed that may not, with all of it named.
     """
-    changed = differences(known(before["config"]), now["config"])
+    written = from_json(TrainConfig, dict(before["config"]))  # with options that came since
+    changed = differences(as_json(written), now["config"])
     check_never(changed)
     lines = [_line(name, *values) for name, values in changed.items()]
     other = [
@@ -113,11 +113,6 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
         others = differences(before[table], now[table])
         lines += [f"{name}: {old} then, {new} now" for name, (old, new) in others.items()]
     return [*lines, *moved]
-
-
-def known(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config as this version writes it: with the options that it did not have yet."""
-    return as_json(from_json(TrainConfig, dict(config)))
 
 
 def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -292,56 +292,28 @@ def _check_judging(config: TrainConfig, task: Task, *, brought: bool) -> None:
     check_conditions(config, table, clause=INERT)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The sources of a run: its problems and its weights."""
+class Sources(NamedTuple):
+    """The sources of a run, its problems and its weights, which conditions are of."""
 
     config: TrainConfig
     named: bool
     """Whether the config names the task; otherwise it is a `Task` of Python's."""
-
-    @property
-    def file(self) -> bool:
-        """Whether the task is a file of rows."""
-        return self.named and is_rows(self.config.task)
-
-    @property
-    def generated(self) -> bool:
-        """Whether the problems are made here."""
-        return self.named and is_generated(self.config)
-
-    @property
-    def official(self) -> bool:
-        """Whether the task is one of the literature, read from its files."""
-        return self.named and not self.file and not self.generated
-
-    @property
-    def elsewhere(self) -> str | None:
-        """The task that is evaluated on, where that is another."""
-        return self.config.evaluation.task
-
-    @property
-    def pretrained(self) -> bool:
-        """Whether the weights are read from a folder or a file."""
-        return self.config.model.path is not None
-
-    @property
-    def made_here(self) -> bool:
-        """Whether the model is made here."""
-        return not self.pretrained and self.config.model.random == "none"
-
-    @property
-    def imitates(self) -> bool:
-        """Whether imitation comes before RL."""
-        return self.made_here or self.config.warm_start.solutions
-
-    @property
-    def has_splits(self) -> bool:
-        """Whether what is evaluated on has a validation and a test part."""
-        task = self.elsewhere or self.config.task
-        if self.elsewhere is None and (self.generated or not self.named):
-            return self.generated
-        return not is_rows(task) and takes(task, "split")
+    file: bool
+    """Whether the task is a file of rows."""
+    generated: bool
+    """Whether the problems are made here."""
+    official: bool
+    """Whether the task is one of the literature, read from its files."""
+    elsewhere: str | None
+    """The task that is evaluated on, where that is another."""
+    has_splits: bool
+    """Whether what is evaluated on has a validation and a test part."""
+    pretrained: bool
+    """Whether the weights are read from a folder or a file."""
+    made_here: bool
+    """Whether the model is made here."""
+    imitates: bool
+    """Whether imitation comes before RL."""
 
     def takes(self, option: str) -> bool:
         """Whether the reader of the official task has an option."""
@@ -418,12 +390,6 @@ ACTS: Table = (
         "the task's own worked solutions are imitated",
     ),
     (
-        "warm-start.teacher",
-        lambda s: s.made_here and s.generated and s.config.task != "chains",
-        "a careless teacher shows generated problems alone (and not chains), to a model without a"
-        " path",
-    ),
-    (
         "model.tokenizer-size",
         lambda s: not s.pretrained and not s.generated,
         "a tokenizer is trained on the task's text where no model is given, of generated problems"
@@ -443,7 +409,24 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
     Raises:
       ValueError: names the option, and what it needs.
     """
-    sources = Sources(config, task is None)
+    named, model, elsewhere = task is None, config.model, config.evaluation.task
+    file, generated = named and is_rows(config.task), named and is_generated(config)
+    made_here = model.path is None and model.random == "none"
+    judged = elsewhere or config.task
+    sources = Sources(
+        config=config,
+        named=named,
+        file=file,
+        generated=generated,
+        official=named and not file and not generated,
+        elsewhere=elsewhere,
+        has_splits=generated
+        if elsewhere is None and (generated or not named)
+        else not is_rows(judged) and takes(judged, "split"),
+        pretrained=model.path is not None,
+        made_here=made_here,
+        imitates=made_here or config.warm_start.solutions,
+    )
     require(
         STEPS not in algorithm(config).reads or (sources.generated and config.task != "chains"),
         f"{algorithm(config).title({})} reads rewards of steps, which the task has none of: the"

@@ -7,6 +7,7 @@ import jax
 from rich.console import Console
 
 from ogrpo.config.train import Model
+from ogrpo.config.values import require
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import choose
@@ -44,42 +45,38 @@ def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
       ValueError: a model of random weights does not fit, or there is nothing to imitate.
     """
     config = prepared.config
-    decoder, params = _make_model(prepared, console)
+    tokenizer, lessons = prepared.tokenizer, prepared.lessons
+    dtype, random, params = DTYPES[config.model.dtype], config.model.random, None
+    if config.model.path is not None:
+        decoder, params = load_pretrained(weights_folder(config.model.path), dtype)
+        require(
+            lessons is not None or not config.warm_start.solutions,
+            f"task {prepared.task.name!r} has no worked solutions to imitate: leave out"
+            " --warm-start.solutions",
+        )
+    elif random != "none":
+        decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[random]
+        check_vocabulary(tokenizer, decoder, f"--model.random {random}")
+        check_room(decoder, dtype, f"--model.random {random}")
+        params = init_params(decoder, jax.random.key(config.seed), dtype)
+    else:
+        decoder = prepared.decoder
+        require(
+            lessons is not None,
+            f"task {prepared.task.name!r} needs a model that can read it: give --model.path a"
+            " Hugging Face folder, a column of worked solutions (--data.solution-column) that a"
+            " small decoder imitates first, or --model.random tiny to prove the path with random"
+            " weights",
+        )
+    if params is None or config.warm_start.solutions:
+        assert lessons is not None
+        arguments = (config, decoder, tokenizer, lessons, dtype, console)
+        params = warm_started(*arguments, start=params)
     console.print(
         f"attention: {attention.describe(config.kernels.attention, jax.default_backend())}"
     )
     console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
     return decoder, params
-
-
-def _make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Params]:
-    config, tokenizer, lessons = prepared.config, prepared.tokenizer, prepared.lessons
-    dtype = DTYPES[config.model.dtype]
-    if config.model.path is not None:
-        decoder, params = load_pretrained(weights_folder(config.model.path), dtype)
-        if not config.warm_start.solutions:
-            return decoder, params
-        if lessons is None:
-            raise ValueError(
-                f"task {prepared.task.name!r} has no worked solutions to imitate: leave out"
-                " --warm-start.solutions"
-            )
-        arguments = (config, decoder, tokenizer, lessons, dtype, console)
-        return decoder, warm_started(*arguments, start=params)
-    if config.model.random != "none":
-        decoder = {**SHAPES, "tiny": tiny_decoder(tokenizer)}[config.model.random]
-        check_vocabulary(tokenizer, decoder, f"--model.random {config.model.random}")
-        check_room(decoder, dtype, f"--model.random {config.model.random}")
-        return decoder, init_params(decoder, jax.random.key(config.seed), dtype)
-    if lessons is None:
-        raise ValueError(
-            f"task {prepared.task.name!r} needs a model that can read it: give --model.path a"
-            " Hugging Face folder, a column of worked solutions (--data.solution-column) that a"
-            " small decoder imitates first, or --model.random tiny to prove the path with random"
-            " weights"
-        )
-    decoder = prepared.decoder
-    return decoder, warm_started(config, decoder, tokenizer, lessons, dtype, console)
 
 
 def save_model(

@@ -287,25 +287,19 @@ def judge_lines(task: Task) -> list[str]:
             f"the only one of {names} that is 0 or 1 decides what is right (Pass@k), if there is"
             " one: --by NAME says which"
         )
-    in_training = [reward for reward in task.rewards if reward not in rewards]
-    return [
-        decides,
-        *(f"  {_description(reward)}" for reward in rewards),
-        *(f"  {_description(reward)} (in training)" for reward in in_training),
-    ]
-
-
-def _description(reward: Reward) -> str:
-    """Returns a reward's name, its weight where that is not 1, and what it looks for."""
-    weight = "" if reward.weight == 1 else f", weight {reward.weight:g}"
-    function = reward.function
-    if not isinstance(function, Judge):
-        return f"{reward.name}{weight}: {place_of(function)}"
-    compares = (inspect.getdoc(type(function)) or "").partition("\n")[0].rstrip(".")
-    extract = getattr(function, "extract", None)
-    ways = [LOOKS_FOR[name] for name, way in EXTRACTORS.items() if way is extract]
-    where = f"; it looks for {ways[0]}" if ways else ""
-    return f"{reward.name}{weight}: {compares[:1].lower()}{compares[1:]}{where}"
+    lines = [decides]
+    for reward in (*rewards, *(reward for reward in task.rewards if reward not in rewards)):
+        what = place_of(reward.function)
+        if isinstance(reward.function, Judge):
+            compares = (inspect.getdoc(type(reward.function)) or "").partition("\n")[0].rstrip(".")
+            extract = getattr(reward.function, "extract", None)
+            ways = [LOOKS_FOR[name] for name, way in EXTRACTORS.items() if way is extract]
+            what = f"{compares[:1].lower()}{compares[1:]}"
+            what += f"; it looks for {ways[0]}" if ways else ""
+        weight = "" if reward.weight == 1 else f", weight {reward.weight:g}"
+        when = "" if reward in rewards else " (in training)"
+        lines.append(f"  {reward.name}{weight}: {what}{when}")
+    return lines
 
 
 def with_named_rewards(config: TrainConfig, rewards: Sequence[Reward]) -> TrainConfig:

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from ogrpo.config.rollout import Rollout
 from ogrpo.config.train import TrainConfig
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
@@ -46,7 +45,12 @@ def connect(
         save_model(folder, decoder, params, tokenizer)
         line = f"first weights, for the servers to start from: {folder}"
         console.print(line, markup=False, soft_wrap=True)
-    show_route(config.rollout, console)
+    rollout = config.rollout
+    if rollout.transport == "url":
+        offered = rollout.advertise or rollout.listen
+        check_loopback(offered, rollout.roots, "rollout.listen")
+        line = f"servers pull weights from this machine as {offered}"
+        console.print(shown(line), markup=False, soft_wrap=True)
     deadline = time.monotonic() + config.rollout.wait
     wait(config, folder, deadline, console)
     left = max(0.0, deadline - time.monotonic())
@@ -92,16 +96,6 @@ def make_server_engine(
         texts=tokenizer.sample_texts(),
         options=options,
     )
-
-
-def show_route(rollout: Rollout, console: Console) -> None:
-    """Shows how servers get weights, if not from a folder, and refuses what they cannot reach."""
-    if rollout.transport == "folder":
-        return
-    offered = rollout.advertise or rollout.listen
-    check_loopback(offered, rollout.roots, "rollout.listen")
-    line = f"servers pull weights from this machine as {offered}"
-    console.print(shown(line), markup=False, soft_wrap=True)
 
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
