@@ -26,7 +26,7 @@ def lines() -> list[str]:
     count = config.data.train + made.problems
     taught = arithmetic.split(count, 2048, config.data.seed).train[config.data.train :]
     answers = [
-        arithmetic.demonstrate(taught, stream_seed(config.seed, "teacher", n), made.teacher)
+        arithmetic.demonstrate(taught, stream_seed(config.seed, "teacher", n), arithmetic.TEACHER)
         for n in range(made.demonstrations)
     ]
     lessons = [

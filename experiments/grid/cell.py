@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ogrpo.config.train import Logs
+from ogrpo.tasks.arithmetic import TEACHER
 
 FORMAT = 1
 """Version of what a measurement leaves; another number makes every cell anew."""
@@ -37,6 +38,7 @@ GONE: Mapping[str, Mapping[str, Any]] = {
     "Rollout": {"push": "merged"},
     "Replay": {"log_prob_dtype": "float32"},
     "Optimizer": {"offload": False},
+    "WarmStart": {"teacher": vars(TEACHER)},
 }
 """Options that the trainer had when cells were measured, by their class, with the values that those
 cells had: their keys stay as they were."""

@@ -41,8 +41,7 @@ from experiments.grid.study import Crossing, TunedStudy, intervals
 from experiments.grid.tables import Section, Table
 from experiments.grid.variants import Changes
 from experiments.grid.verdicts import Relation, claim
-from ogrpo.config.train import WarmStart
-from ogrpo.tasks.arithmetic import careless_answer, generate
+from ogrpo.tasks.arithmetic import TEACHER, careless_answer, generate
 from ogrpo.tasks.problems import Problem, final_answer, line_rewards
 
 
@@ -153,9 +152,9 @@ def judged(solution: str, answers: Sequence[str]) -> Judged:
 @cache
 def of_teacher(problems: int = 2000, group: int = 8) -> list[Judged]:
     """Returns groups of the careless teacher's answers, which the policy first imitates."""
-    rng, teacher = np.random.default_rng(0), WarmStart().teacher
+    rng = np.random.default_rng(0)
     return [
-        judged(p.answer, [careless_answer(p, rng, teacher) for _ in range(group)])
+        judged(p.answer, [careless_answer(p, rng, TEACHER) for _ in range(group)])
         for p in generate(problems, 0)
     ]
 

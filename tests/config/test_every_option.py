@@ -41,8 +41,6 @@ from tests.run.rewards import ODD, VARIED
 UNLIMITED = {"rollout.mismatch_limit": None}
 """A cut sampler is far from the policy of random weights."""
 TESTS = Path(__file__).parents[1]
-LESSONS = {"warm_start.problems": 64, "warm_start.steps": 4, "warm_start.batch": 16}
-"""All four operations are taught."""
 ACTS: dict[str, tuple[Setting, Any]] = {
     "algorithm": (STALE, "cispo"),
     "seed": ({}, 1),
@@ -69,13 +67,6 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "warm_start.seed": ({}, 1),
     "warm_start.problems": ({}, 24),
     "warm_start.demonstrations": ({}, 2),
-    "warm_start.teacher.wrong_operator": (LESSONS, 0.9),
-    "warm_start.teacher.wrong_operand": (LESSONS, 0.9),
-    "warm_start.teacher.result_slip": (LESSONS, 0.9),
-    "warm_start.teacher.misread_add": (LESSONS, 0.0),
-    "warm_start.teacher.misread_subtract": (LESSONS, 0.0),
-    "warm_start.teacher.misread_multiply": (LESSONS, 0.0),
-    "warm_start.teacher.misread_divide": (LESSONS, 0.0),
     "reward.weights": ({"rewards": (ODD, VARIED)}, (1.0, 3.0)),
     "rollout.group_size": ({}, 5),
     "rollout.temperature": ({}, 0.5),

@@ -34,7 +34,6 @@ from ogrpo.config.values import (
     OptionalIndex,
     OptionalPositive,
     Positive,
-    Share,
     check,
     check_conditions,
     metavar,
@@ -97,29 +96,6 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
-    """Carelessness of the teacher: probabilities, for each step anew."""
-
-    wrong_operator: Share = 0.175
-    """Another operator is used."""
-    wrong_operand: Share = 0.21
-    """Otherwise, another operand is used."""
-    result_slip: Share = 0.21
-    """The result written down is off by one or two."""
-    misread_add: Share = 0.6
-    """A "fewer than" that means + is read as -."""
-    misread_subtract: Share = 0.6
-    """A "more than" that means - is read as +."""
-    misread_multiply: Share = 0.6
-    """A "times less than" that means * is read as /."""
-    misread_divide: Share = 0.6
-    """A "times more than" that means / is read as *."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Imitation before RL: of a careless teacher or of the task's worked solutions."""
 
@@ -133,7 +109,6 @@ class WarmStart:
     """Problems that the teacher answers; none of them is held out."""
     demonstrations: Count = 4
     """Answers of the teacher to each problem; they share its prompt, so that more cost little."""
-    teacher: Teacher = field(default_factory=lambda: Teacher(result_slip=0.15))
     cache: bool = True
     """Keep the warm-started weights in the user's cache folder, by content hash."""
     retrain: bool = False

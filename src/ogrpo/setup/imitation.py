@@ -68,7 +68,7 @@ def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Le
     problems = problems[: warm.problems]
 
     def groups(tokenizer: TextTokenizer) -> list[Group]:
-        show = partial(arithmetic.demonstrate, problems, teacher=warm.teacher)
+        show = partial(arithmetic.demonstrate, problems, teacher=arithmetic.TEACHER)
         return _shown(config, tokenizer, problems, show)
 
     digest = hashlib.sha256()
@@ -342,7 +342,7 @@ def warm_start_recipe(
         del how[name]
     return {
         "decoder": dataclasses.asdict(decoder),
-        "warm_start": how,
+        "warm_start": {**how, "teacher": dataclasses.asdict(arithmetic.TEACHER)},
         "lengths": [config.longest_prompt, config.longest_completion],
         "prompt": "{question}",
         "vocabulary": sorted(tokenizer.backend.get_vocab().items()),

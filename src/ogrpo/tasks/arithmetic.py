@@ -22,7 +22,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from ogrpo.config.train import Teacher
 from ogrpo.tasks.problems import MARKER, Problem, Split
 
 T = TypeVar("T")
@@ -130,6 +129,30 @@ def generate(n: int, seed: int, *, apart_from: Collection[str] = frozenset()) ->
         if problem.question not in apart_from:
             problems.setdefault(problem.question, problem)
     return list(problems.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """Carelessness of the teacher: probabilities, for each step anew."""
+
+    wrong_operator: float = 0.175
+    """Another operator is used."""
+    wrong_operand: float = 0.21
+    """Otherwise, another operand is used."""
+    result_slip: float = 0.21
+    """The result written down is off by one or two."""
+    misread_add: float = 0.6
+    """A "fewer than" that means + is read as -."""
+    misread_subtract: float = 0.6
+    """A "more than" that means - is read as +."""
+    misread_multiply: float = 0.6
+    """A "times less than" that means * is read as /."""
+    misread_divide: float = 0.6
+    """A "times more than" that means / is read as *."""
+
+
+TEACHER = Teacher(result_slip=0.15)
+"""The teacher that a decoder imitates which is made here."""
 
 
 def demonstrate(problems: Sequence[WordProblem], seed: int, teacher: Teacher) -> list[Problem]:
