@@ -63,7 +63,7 @@ def run(plan: Plan, console: Console) -> int:
         console.print(line, markup=False, soft_wrap=True)
     seconds = times(plan) if plan.measure or not alone else {}
     if seconds:
-        millions = parameters(plan.model.decoder()).total / 1e6
+        millions = parameters(plan.model.decoder()) / 1e6
         title = f"Seconds, of {millions:.1f} million parameters"
         rows = [(name, f"{value:.3g}") for name, value in seconds.items()]
         console.print(two_columns(title, rows))

@@ -142,8 +142,7 @@ def checkpoint_arrays(
 def first_arrays(train: TrainState, parts: Parts, policy: Params | None = None) -> dict[str, Any]:
     """Returns a checkpoint's arrays before step 0, or their shapes; by default with copies."""
     policy = snapshot(train.params) if policy is None else policy
-    averages = parts.learner.average is not None
-    return checkpoint_arrays(train, policy, reads=parts.method.reads, averages=averages)
+    return checkpoint_arrays(train, policy, reads=parts.method.reads)
 
 
 def resume(
