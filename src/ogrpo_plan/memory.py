@@ -58,7 +58,7 @@ def cut_weight_bytes(config: DecoderConfig, itemsize: int, *, fsdp: int, tensor:
 
 
 def _cut_bytes(axes: Any, shapes: Any, fsdp: int, tensor: int) -> int:
-    mesh = AbstractMesh((fsdp, tensor), ("fsdp", "tensor"))
+    mesh: Any = AbstractMesh((fsdp, tensor), ("fsdp", "tensor"))
 
     def placed(axes: Axes, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return leaf.update(sharding=NamedSharding(mesh, part_spec(axes, mesh)))

@@ -56,6 +56,22 @@ def test_a_divergence_that_is_nan_is_not_swallowed():
     assert np.isnan(divergence(RATIO, UP, divergence=broken)[2])
 
 
+@pytest.mark.parametrize(
+    ("mask_fn", "bounds", "kept"),
+    [
+        (gates.token_mask, {"low": 0.8, "high": 1.15}, [[1, 0], [0, 1]]),
+        (gates.geometric_mask, {"low": 0.9, "high": 1.1}, [[1, 1], [0, 0]]),
+        (gates.off_policy_sequence_mask, {"delta": 0.05}, [[0, 0], [1, 1]]),
+        (gates.k3_mask, {"limit": 0.02}, [[0, 0], [1, 1]]),
+    ],
+)
+def test_masks_of_ratios_by_hand(mask_fn, bounds, kept):
+    log_ratio = jnp.array([[0.1, -0.3, 9.0], [0.2, 0.1, 9.0]])
+    mask = jnp.array([[True, True, False]] * 2)
+    found = mask_fn(log_ratio, -jnp.ones((2, 3)), mask, **bounds)
+    np.testing.assert_array_equal(found[:, :2], kept)
+
+
 def test_the_second_moment_mask_drops_the_largest_first():
     log_ratio, mask = jnp.array([0.1, -1.0, 0.3, 2.0]), jnp.array([True, True, True, False])
     gate = partial(gates.second_moment_mask, log_ratio, mask)
