@@ -175,7 +175,7 @@ class _Blocks(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How a sweep walks the vocabulary and the rows; static."""
+    """The widths of a sweep over the vocabulary and the rows; static."""
 
     width: int
     """Tokens of a slice."""
