@@ -6,7 +6,7 @@ gradient of J(pi) from them, group by group and in all parameters. Other groups 
 what the gradient is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -137,22 +137,29 @@ def measure(cell: Cell, bench: Bench) -> Mapping[str, Any]:
 
 def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
     """Draws one group of mu for each of the first prompts."""
-    engine, sampling = parts.collection.engine, parts.collection.sampling
-    temperature = jnp.float32(sampling.temperature)
+    temperature = jnp.float32(parts.collection.sampling.temperature)
     size, batches, ratios = along.train.schedule.prompts, [], []
+    for batch in draw_batches(parts, mu, along.groups, size, along.seed, stream):
+        batches.append(batch)
+        ratios.append(parts.learner.score(pi, batch, temperature) - batch.behavior_log_probs)
+    return Drawn(batches, ratios)
+
+
+def draw_batches(
+    parts: Parts, mu: Any, groups: int, size: int, seed: int, stream: str
+) -> Iterator[Batch[jax.Array]]:
+    """Yields one group of mu for each of the first prompts, in batches of `size` prompts."""
+    engine, sampling = parts.collection.engine, parts.collection.sampling
     engine.publish(mu, engine.version + 1)
-    for begin in range(0, along.groups, size):
+    for begin in range(0, groups, size):
         problems = list(range(begin, begin + size))
         prompts = [parts.prompts.train[n] for n in problems]
-        request = Request(begin, problems, prompts, stream_seed(along.seed, stream, begin))
+        request = Request(begin, problems, prompts, stream_seed(seed, stream, begin))
         drawn = engine.generate(prompts, sampling, request.seed)
         rewarded = parts.collection.reward_fn(request, range(size), drawn)
         rewards = np.stack([each.rewards for each in rewarded])
         padded = pad_groups(drawn, parts.prompts.length, sampling.max_tokens, rewards=rewards)
-        batch = parts.learner.place(padded)
-        batches.append(batch)
-        ratios.append(parts.learner.score(pi, batch, temperature) - batch.behavior_log_probs)
-    return Drawn(batches, ratios)
+        yield parts.learner.place(padded)
 
 
 def gradients(pull: Any, pi: Any, drawn: Drawn, estimators: Mapping[str, Any]) -> jax.Array:
