@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import tyro
 
 from benchmarks.rows import Row, add_row, read_rows, table
 from ogrpo.core.algorithms import ALGORITHMS
@@ -141,5 +140,7 @@ def summary(rows: Iterable[Row]) -> list[str]:
 
 
 if __name__ == "__main__":
+    import tyro  # docs/build_algebra.py reads this module with the algebra's packages alone
+
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     tyro.cli(main, description=__doc__)
