@@ -207,7 +207,10 @@ def arrows(files: list[Module]) -> list[str]:
             for name in imports(file)
             if name.split(".")[1] != package
         )
-        named = ", ".join(f"{name} {count}" for name, count in targets.most_common())
+        named = ", ".join(
+            f"{name} {count}"
+            for name, count in sorted(targets.items(), key=lambda one: (-one[1], one[0]))
+        )
         rows.append(f"| `{package}` | {len(inside)} | {lines:,} | {named} |")
     return rows
 
