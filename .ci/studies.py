@@ -32,10 +32,12 @@ def main(scratch: Path) -> int:
     counted = subprocess.run(
         ["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    chosen = in_turn([*GRIDS], int(counted.stdout))
-    print(f"studies with --quick, in turn: {', '.join(chosen)} of {', '.join(GRIDS)}", flush=True)
+    selection = in_turn([*GRIDS], int(counted.stdout))
+    print(
+        f"studies with --quick, in turn: {', '.join(selection)} of {', '.join(GRIDS)}", flush=True
+    )
     begun, running = time.monotonic(), {}
-    for name in chosen:
+    for name in selection:
         options = ["--quick", "--jobs", "1", "--run-dir", str(scratch / name)]
         command = [sys.executable, "-m", "experiments.run", name, *options]
         running[name] = subprocess.Popen(
@@ -54,14 +56,14 @@ def main(scratch: Path) -> int:
 def went_well(name: str, process: subprocess.Popen[str], scratch: Path) -> bool:
     """Whether a study ended well and left its page; says what it said if not."""
     try:
-        told, _ = process.communicate(timeout=SECONDS)
+        output, _ = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        told = process.communicate()[0] + f"\nlonger than {SECONDS} s"
+        output = process.communicate()[0] + f"\nlonger than {SECONDS} s"
     page = scratch / name / "report.html"
     if process.returncode == 0 and page.is_file():
         return True
-    print(f"----- {name} --quick: exit code {process.returncode}\n{told}", flush=True)
+    print(f"----- {name} --quick: exit code {process.returncode}\n{output}", flush=True)
     return False
 
 

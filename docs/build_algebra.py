@@ -90,9 +90,9 @@ Symbol = tuple[str, str]  # module, function
 
 def modules() -> list[str]:
     """The modules in reading order; one not listed comes last, rather than not at all."""
-    found = {".".join(path.relative_to(CORE).with_suffix("").parts) for path in CORE.rglob("*.py")}
+    names = {".".join(path.relative_to(CORE).with_suffix("").parts) for path in CORE.rglob("*.py")}
     plumbing = {"checks", "masked", "algorithms.catalogue"}
-    rest = {name for name in found if not name.endswith("__init__")} - plumbing - set(ORDER)
+    rest = {name for name in names if not name.endswith("__init__")} - plumbing - set(ORDER)
     return [*ORDER, *sorted(rest)]
 
 
@@ -104,8 +104,8 @@ def file_of(module: str) -> Path:
 def public_functions(module: str) -> list[ast.FunctionDef]:
     """The module's public functions, in order."""
     tree = ast.parse(file_of(module).read_text())
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
-    return [n for n in found if not n.name.startswith("_")]
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    return [n for n in functions if not n.name.startswith("_")]
 
 
 def paragraph_after(mark: str, doc: str) -> str:
@@ -143,7 +143,7 @@ def uses(node: ast.AST, names: dict[str, Symbol]) -> tuple[set[Symbol], set[str]
 
 
 def defined_names(node: ast.stmt) -> list[str]:
-    """What a statement of a test file binds."""
+    """Returns the names that a statement of a test file binds."""
     if isinstance(node, ast.FunctionDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else []
@@ -163,26 +163,26 @@ def tests_in(path: Path) -> dict[Symbol, list[str]]:
         symbols, local = mentions[name]
         return symbols.union(*(reach(other, seen) for other in local))
 
-    found = defaultdict(list)
+    by_symbol = defaultdict(list)
     for name in (n for n in mentions if n.startswith("test_")):
         for symbol in reach(name, set()):
-            found[symbol].append(name)
-    return found
+            by_symbol[symbol].append(name)
+    return by_symbol
 
 
 def all_tests() -> dict[Symbol, list[str]]:
     """Symbol -> tests; those of exact/ and properties/ where there are any."""
-    found = defaultdict(list)
+    by_symbol = defaultdict(list)
     for folders in (("exact", "properties"), ("core",)):
-        known = {symbol for symbol, names in found.items() if names}
+        known = {symbol for symbol, names in by_symbol.items() if names}
         for path in [path for one in folders for path in sorted(TESTS.glob(f"{one}/test_*.py"))]:
             for symbol, names in tests_in(path).items():
                 if symbol not in known:
-                    found[symbol] += [f"{path.relative_to(ROOT)}::{name}" for name in names]
+                    by_symbol[symbol] += [f"{path.relative_to(ROOT)}::{name}" for name in names]
     for node in ast.parse((ROOT / "tests/core/reference.py").read_text()).body:
         for name in defined_names(node):  # one formula there for each objective
-            found["objectives", name] += [f"{MATRIX}::{test}" for test in PER_OBJECTIVE]
-    return found
+            by_symbol["objectives", name] += [f"{MATRIX}::{test}" for test in PER_OBJECTIVE]
+    return by_symbol
 
 
 def row(module: str, node: ast.FunctionDef, tests: dict[Symbol, list[str]]) -> str:
@@ -201,7 +201,7 @@ def row(module: str, node: ast.FunctionDef, tests: dict[Symbol, list[str]]) -> s
 
 
 def escaped(cell: str) -> str:
-    """For a Markdown table: a bar ends a cell anywhere; the rest only outside of code."""
+    """Escapes a text for a Markdown table: a bar ends a cell anywhere, the rest outside of code."""
     spans = cell.replace("|", "\\|").split("`")
     for i in range(0, len(spans), 2):
         for char, safe in (("<", "&lt;"), ("_", "\\_"), ("*", "\\*")):
@@ -214,8 +214,8 @@ def algorithm_rows() -> list[str]:
     from ogrpo.core import returns
     from ogrpo.core.algorithms import ADVANTAGES, GROUPS, REDUCTIONS
 
-    own = {"gae": returns.gae}  # not to be exchanged: its critic belongs to it
-    tables = (ADVANTAGES, REDUCTIONS, own)
+    critic_based = {"gae": returns.gae}  # not to be exchanged: its critic belongs to it
+    tables = (ADVANTAGES, REDUCTIONS, critic_based)
     named = {id(part): name for table in tables for name, part in table.items()}
     rows = ["| algorithm | in one line | advantage | reduction | reads | knobs | source |"]
     rows += ["|---|---|---|---|---|---|---|"]

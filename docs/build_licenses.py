@@ -42,9 +42,9 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def requirements(found: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
-    """What an installed package asks for here."""
-    for line in found.requires or ():
+def requirements(distribution: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
+    """Yields the requirements of an installed package that hold here."""
+    for line in distribution.requires or ():
         requirement = Requirement(line)
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras)):
@@ -53,31 +53,31 @@ def requirements(found: Distribution, extras: frozenset[str]) -> Iterator[Requir
 
 def brought(name: str, extras: frozenset[str]) -> dict[str, Distribution]:
     """A package's dependencies, its own names first, without the package."""
-    found: dict[str, Distribution] = {}
+    closure: dict[str, Distribution] = {}
     todo = [(name, extras)]
     while todo:
-        asker, wanted = todo.pop(0)
-        for requirement in requirements(distribution(asker), wanted):
+        asker, extras_of = todo.pop(0)
+        for requirement in requirements(distribution(asker), extras_of):
             key = normal(requirement.name)
-            if key in found or key == normal(name):
+            if key in closure or key == normal(name):
                 continue
             try:
-                found[key] = distribution(requirement.name)
+                closure[key] = distribution(requirement.name)
             except PackageNotFoundError:
                 sys.exit(f"{requirement.name} is not installed: pip install -e '.[train]' first")
             todo.append((requirement.name, frozenset(requirement.extras)))
-    return found
+    return closure
 
 
-def licence(found: Distribution) -> str:
-    """What a package's metadata say of its licence, in one line."""
-    metadata = found.metadata
+def licence(distribution: Distribution) -> str:
+    """Returns the licence in a package's metadata, in one line."""
+    metadata = distribution.metadata
     if expression := metadata.get("License-Expression"):
         return expression
     classifiers = metadata.get_all("Classifier") or ()
-    told = [each.split(" :: ")[-1] for each in classifiers if each.startswith("License ::")]
-    if told:
-        return ", ".join(told)
+    trove = [each.split(" :: ")[-1] for each in classifiers if each.startswith("License ::")]
+    if trove:
+        return ", ".join(trove)
     first = (metadata.get("License") or "").strip().split("\n")[0]
     return first or "not told"
 
@@ -87,12 +87,12 @@ def table() -> tuple[str, list[str]]:
     named = {normal(each.name) for each in requirements(distribution("ogrpo"), frozenset(EXTRAS))}
     base = brought("ogrpo", frozenset())
     rows, unknown = [], []
-    for key, found in sorted(brought("ogrpo", frozenset(EXTRAS)).items()):
-        told = licence(found)
-        if COPYLEFT.search(told) or not PERMISSIVE.search(told):
-            unknown.append(f"{key}: {told}")
+    for key, package in sorted(brought("ogrpo", frozenset(EXTRAS)).items()):
+        terms = licence(package)
+        if COPYLEFT.search(terms) or not PERMISSIVE.search(terms):
+            unknown.append(f"{key}: {terms}")
         name = f"**{key}**" if key in named else key
-        rows.append(f"| {name} | {told} | {'ogrpo' if key in base else 'ogrpo[train]'} |\n")
+        rows.append(f"| {name} | {terms} | {'ogrpo' if key in base else 'ogrpo[train]'} |\n")
     return "".join(rows), unknown
 
 

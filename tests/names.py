@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 def rows():
     """Every row of a table whose first cell is code."""
-    found, project, table = [], "", ""
+    made, project, table = [], "", ""
     for line in PAGE.read_text().splitlines():
         if line.startswith("## "):
             project = line.removeprefix("## ")
@@ -45,8 +45,8 @@ def rows():
         elif line.startswith("| `"):
             theirs, ours, note = (cell.strip() for cell in line.strip("|").split(" | "))
             title = "" if ours == "none" else ours.strip("`")
-            found.append(Row(project, table, theirs.strip("`"), title, note))
-    return found
+            made.append(Row(project, table, theirs.strip("`"), title, note))
+    return made
 
 
 def build(title) -> tuple[Algorithm, dict[str, float]]:
@@ -55,11 +55,11 @@ def build(title) -> tuple[Algorithm, dict[str, float]]:
     pairs = [item.split(" ") for item in items]
     parts = {PARTS[word]: value for word, value in pairs if word in PARTS}
     gates = [value for word, value in pairs if word == "gate"]
-    given = {word: float(value) for word, value in pairs if word not in {*PARTS, "gate"}}
-    return with_parts(ALGORITHMS[name], **parts, gate=gates), given
+    knobs = {word: float(value) for word, value in pairs if word not in {*PARTS, "gate"}}
+    return with_parts(ALGORITHMS[name], **parts, gate=gates), knobs
 
 
-def settings(algorithm, given, length=8):
+def settings(algorithm, overrides, length=8):
     """The knobs, `length` supplied where the run would say it."""
     open_ones = [name for name, knob in algorithm.knobs.items() if knob.default is None]
-    return algorithm.settings({**dict.fromkeys(open_ones, float(length)), **given})
+    return algorithm.settings({**dict.fromkeys(open_ones, float(length)), **overrides})

@@ -50,9 +50,9 @@ def test_readings_are_found():
 
 
 def test_nothing_that_decides_reads_a_clock_that_jumps():
-    found = {
+    readers = {
         path.relative_to(ROOT).as_posix(): clocks
         for path in ROOT.rglob("*.py")
         if (clocks := readings(path.read_text()))
     }
-    assert found == {path: clocks for path, (clocks, _) in READERS.items()}
+    assert readers == {path: clocks for path, (clocks, _) in READERS.items()}

@@ -115,7 +115,7 @@ def imported(module: str) -> set[str]:
 
 
 def named(package: str) -> set[str]:
-    """What the files of a package import of others, inside functions too."""
+    """Returns the modules that a package's files import, inside functions too."""
     names = set().union(*map(house.imports, house.modules(f"src/ogrpo/{package}")))
     return {name.split(".")[1] for name in names} - {package}
 

@@ -244,7 +244,7 @@ def groups_for(vocab_size, size):
 
 
 def prologue(page):
-    """What a page's blocks take as there, by name."""
+    """Defines the names that a page's blocks assume."""
     if page == "README.md":
         a = arrays()
         rewards = jnp.asarray(a.A[..., 0], float)

@@ -1,4 +1,4 @@
-"""What a type checker sees of the installed wheel: the public names, with their types."""
+"""A type checker sees the public names of the installed wheel, with their types."""
 
 import json
 import os
@@ -49,10 +49,10 @@ def pyright(site, *arguments: object) -> dict:
 def test_a_type_checker_sees_the_names_and_their_types(site):
     program = site.parent / "program.py"
     program.write_text(PROGRAM)
-    found = pyright(site, program)["generalDiagnostics"]
+    diagnostics = pyright(site, program)["generalDiagnostics"]
     said = [
         (x["range"]["start"]["line"] + 1, x.get("rule", "reveal"), x["message"])
-        for x in found
+        for x in diagnostics
         if x.get("rule") != "reportUnusedExpression"
     ]
     lines = [(line, rule) for line, rule, _ in said]

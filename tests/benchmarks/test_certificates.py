@@ -1,4 +1,4 @@
-"""What the page's table of certificates is made of."""
+"""The rows of the page's table of certificates."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What finds loss, doubling and leaks finds them; and a short storm and a short soak are survived."""
+"""The checks for loss, doubling and leaks find them; a short storm and a short soak are survived."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def write_records(run, *, unjudged=0, **changed):
 
 @pytest.fixture
 def run(tmp_path):
-    """What a run of three steps leaves, as far as it is looked at."""
+    """Writes a run folder of three steps, as far as the checks read it."""
     made = tmp_path / "run"
     (made / "model").mkdir(parents=True)
     save_file({"weight": np.arange(4.0)}, made / "model" / "model.safetensors")

@@ -1,4 +1,4 @@
-"""What a report of a bug says about the machine, and what it keeps to itself."""
+"""`ogrpo env` describes the machine for a bug report and prints no secret."""
 
 import importlib.metadata
 from pathlib import Path

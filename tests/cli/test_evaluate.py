@@ -49,13 +49,13 @@ def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
     check_files(options)
     answers = collect_answers(chunks(), options, total=6, console=console)
     readers = {"correct": str}
-    found = show(
+    summarised = show(
         answers, options, title="math", settings={"seed": 0}, console=console, answers_of=readers
     )
     assert output.read_bytes() == b"".join(map(to_line, answers))
-    assert found == summary(answers, answers_of=readers)
+    assert summarised == summary(answers, answers_of=readers)
     kept = json.loads((tmp_path / "[bold]math.metrics.json").read_text())
-    assert kept == {"settings": {"seed": 0}, "metrics": found}
+    assert kept == {"settings": {"seed": 0}, "metrics": summarised}
     shown = console.file.getvalue()
     assert "pass@2" in shown
     assert "maj@2" in shown

@@ -189,26 +189,26 @@ def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
         "    return [float(text.split()[-1:] == [gold])"
         " for text, gold in zip(completions, answer)]\n"
     )
-    given = ("--task", task, "--rewards", "my_rewards.py:near", "--run-dir", "one")
-    code, told = command("train", *given, *SMALL)
-    assert code == 0, told
+    options = ("--task", task, "--rewards", "my_rewards.py:near", "--run-dir", "one")
+    code, output = command("train", *options, *SMALL)
+    assert code == 0, output
     records = [json.loads(x) for x in (tmp_path / "one/metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == [0, 1, 2]
     assert records[-1]["reward/near"] == records[-1]["reward"]
     page = (tmp_path / "one/report.html").read_text()
     (tmp_path / "one/report.html").unlink()
-    code, told = command("report", "one")
-    assert (code, (tmp_path / "one/report.html").read_text()) == (0, page), told
+    code, output = command("report", "one")
+    assert (code, (tmp_path / "one/report.html").read_text()) == (0, page), output
     config = tmp_path / "two/config.json"
     shutil.copytree("one", "two")
     config.write_text(config.read_text().replace('"beta": null', '"beta": 0.1'))
-    code, told = command("compare", "one", "two")
-    assert code == 0, told
-    assert "knobs.beta" in told
+    code, output = command("compare", "one", "two")
+    assert code == 0, output
+    assert "knobs.beta" in output
     evaluated = ("eval", "--task", task, "--rewards", "my_rewards.py:near")
     drawn = ("--model.path", "one/model", "--samples", "4", "--temperature", "1")
-    code, told = command(*evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl")
-    assert code == 0, told
+    code, output = command(*evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl")
+    assert code == 0, output
     answers = [json.loads(x) for x in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == 4 * 4  # a tenth of 36 problems is held out
     with pytest.raises(SystemExit):

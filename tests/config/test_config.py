@@ -219,7 +219,7 @@ def test_the_preset_of_smollm2_goes_to_gsm8k_where_its_files_are_named(tmp_path)
 
 @pytest.mark.parametrize("name", ["qwen2.5-0.5b", "qwen3-4b"])
 @pytest.mark.parametrize(
-    ("given", "missing"),
+    ("arguments", "missing"),
     [
         ([], "--model.path and --data.path"),
         (["--model.path", "folder"], "--data.path"),
@@ -227,9 +227,9 @@ def test_the_preset_of_smollm2_goes_to_gsm8k_where_its_files_are_named(tmp_path)
         (["--model.random", "tiny"], "--data.path"),
     ],
 )
-def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, given, missing):
+def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, arguments, missing):
     with pytest.raises(ValueError, match=f"--preset {name} also needs {missing}:"):
-        parse(["--preset", name, *given])
+        parse(["--preset", name, *arguments])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -299,7 +299,7 @@ def based(setting: Setting) -> TrainConfig:
 
 
 def looks(path: str) -> tuple[Callable[[TrainConfig], Any], ...]:
-    """What two runs are told apart by, the cheapest first.
+    """Returns functions of a config whose values tell two runs apart, the cheapest first.
 
     Problems, first weights and the first evaluation take no update; what an optimizer does takes no
     model.

@@ -1,4 +1,4 @@
-"""From a config to a whole method: what is read, what the title says, what is refused."""
+"""A config becomes a whole method: its inputs, its title, its refusals."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def test_a_name_brings_the_whole_method(name):
 def test_every_knob_of_every_method_is_an_option():
     options = {field.name for field in dataclasses.fields(Knobs)}
     methods = [a.knobs for a in ALGORITHMS.values()]
-    named = {name for own in methods for name in own} - {"length"}
+    named = {name for knobs_of_one in methods for name in knobs_of_one} - {"length"}
     weighted = {"weight_cap", "weight_floor", "weight_decay"}
     of_parts = {"step_weight", "overlong", "entropy_coef"}  # of no method as published
     of_gates = {name for gate in GATES.values() for name in gate.knobs}
@@ -143,8 +143,8 @@ def test_a_trust_region_wraps_the_loss(kind):
     config = main_study(trust_region=Region(kind=kind))
     make = region_fn(config)
     assert make is not None
-    own = algorithm(config).loss
-    region = make(own)
+    loss = algorithm(config).loss
+    region = make(loss)
     state = region.init()
     shape = (2, 3, 4)
     batch = TokenBatch(
@@ -155,5 +155,5 @@ def test_a_trust_region_wraps_the_loss(kind):
     log_probs = jnp.full(shape, -1.0)
     losses = region.loss(state, log_probs, batch)
     if kind in ("penalty", "clip"):  # a dual variable of 0, and the width that the loss has anyway
-        np.testing.assert_allclose(losses, own(log_probs, batch), rtol=1e-6)
+        np.testing.assert_allclose(losses, loss(log_probs, batch), rtol=1e-6)
     assert region_fn(main_study()) is None

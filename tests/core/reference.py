@@ -13,7 +13,7 @@ import numpy as np
 
 
 def _by_token(formula):
-    """Of `(x, h, t, *, knobs)`, floats and the token, `(lp, held, b, *, knobs)`; 0 where masked."""
+    """Lifts a formula `(x, h, t, *, knobs)` of floats to `(lp, held, b, *, knobs)`; 0 where masked."""
 
     @functools.wraps(formula)
     def whole(lp, held, b, **knobs):

@@ -125,16 +125,16 @@ def test_advantages_of_sets_are_their_definitions_over_every_set(k):
     of_any = advantages.pass_at_k(jnp.asarray(BINARY), k=float(k))
     sets = list(combinations(range(5), k))
     held = np.array([[i in s for s in sets] for i in range(5)])
-    for row, found in zip(GRADED, of_best, strict=True):
+    for row, actual in zip(GRADED, of_best, strict=True):
         best = np.array([row[list(s)].max() for s in sets])
         gaps = np.array([best[x].mean() - best[~x].mean() for x in held])
-        np.testing.assert_allclose(found, k * gaps, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(found.sum(), 0, atol=1e-4)  # centred
-    for row, found in zip(BINARY, of_any, strict=True):
+        np.testing.assert_allclose(actual, k * gaps, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(actual.sum(), 0, atol=1e-4)  # centred
+    for row, actual in zip(BINARY, of_any, strict=True):
         values = np.array([row[list(s)].max() for s in sets])
         lead = np.array([values[x].mean() for x in held]) - values.mean()
         expected = lead / values.std() if values.std() > 1e-9 else 0 * lead
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-5)
     if k == 1:
         alone = advantages.leave_one_out(jnp.asarray(GRADED))
         np.testing.assert_allclose(of_best, alone, rtol=1e-4, atol=1e-6)

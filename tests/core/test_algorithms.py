@@ -1,4 +1,4 @@
-"""What every named method must be: whole, true to what it declares, and moved by each of its knobs."""
+"""Every named method is whole, true to what it declares, and moved by each of its knobs."""
 
 import inspect
 
@@ -39,9 +39,9 @@ REWARDS = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
 KEYS = jax.random.key(3)
 
 
-def settings(algorithm, **given):
+def settings(algorithm, **overrides):
     length = {"length": 5.0} if "length" in algorithm.knobs else {}
-    return algorithm.settings({**length, **given})
+    return algorithm.settings({**length, **overrides})
 
 
 def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
@@ -58,13 +58,13 @@ def along(batch):
     return Along(batch.mask, earned, ends, earned / 4)
 
 
-def gradient(algorithm, log_probs, batch, **given):
-    knobs = settings(algorithm, **given)
+def gradient(algorithm, log_probs, batch, **overrides):
+    knobs = settings(algorithm, **overrides)
     return jax.grad(lambda x: loss_of(algorithm, knobs, x, batch))(log_probs)
 
 
 @pytest.fixture(scope="module")
-def given():
+def inputs():
     a = arrays()
     return jnp.asarray(a.lp, float), batch_of(a)
 
@@ -88,11 +88,11 @@ def loss_reads(algorithm, log_probs, batch):
 
 
 @every
-def test_it_reads_what_it_declares_and_nothing_else(name, given):
+def test_it_reads_what_it_declares_and_nothing_else(name, inputs):
     algorithm = ALGORITHMS[name]
     declared = algorithm.reads - {KEY, STEPS, VALUES, LENGTHS}
     sampler = {BEHAVIOR} if algorithm.loss in BLIND else set()
-    assert loss_reads(algorithm, *given) == declared - sampler
+    assert loss_reads(algorithm, *inputs) == declared - sampler
     assert algorithm.inputs({"beta": 0.0}) == algorithm.reads
     assert REFERENCE in algorithm.inputs({"beta": 0.1})
 
@@ -110,8 +110,8 @@ def test_each_knob_has_a_part_that_takes_it_and_a_source(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.adds_up])
-def test_prompts_add_up(name, given):
-    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+def test_prompts_add_up(name, inputs):
+    algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
     # Lots are drawn and rewards are whitened for the whole batch, before it is cut.
     if KEY in algorithm.reads or name.startswith("reinforce_pp"):
         algorithm = with_parts(algorithm, advantage="centered")
@@ -120,7 +120,7 @@ def test_prompts_add_up(name, given):
     whole = algorithm(log_probs, batch, REWARDS, knobs, along=known, values=known.values)
 
     def part(n):
-        *rows, here = jax.tree.map(lambda x: x[n : n + 1], (*given, REWARDS, known))
+        *rows, here = jax.tree.map(lambda x: x[n : n + 1], (*inputs, REWARDS, known))
         return algorithm(*rows, knobs, along=here, values=here.values)
 
     parts = [part(n) for n in range(2)]
@@ -136,7 +136,7 @@ EDGES = {
 
 
 def seen_by(algorithm, log_probs, batch):
-    """What the losses of the first completion depend on, from changes of everything else."""
+    """Returns the inputs on which the losses of the first completion depend, by changing each."""
     knobs = settings(algorithm, **EDGES.get(algorithm.name, {}))
     scale = 4 if algorithm.name in ("kl_cov", "clip_cov") else 1
 
@@ -159,20 +159,20 @@ def seen_by(algorithm, log_probs, batch):
 
 
 @every
-def test_it_looks_no_further_than_it_declares(name, given):
-    assert seen_by(ALGORITHMS[name], *given) == ALGORITHMS[name].looks_at
+def test_it_looks_no_further_than_it_declares(name, inputs):
+    assert seen_by(ALGORITHMS[name], *inputs) == ALGORITHMS[name].looks_at
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_a_weight_looks_no_further_than_it_declares(name, given):
+def test_a_weight_looks_no_further_than_it_declares(name, inputs):
     for base in ("reinforce", "opmd_pairwise"):
         algorithm = with_parts(ALGORITHMS[base], weight=name)
-        assert seen_by(algorithm, *given) == algorithm.looks_at
+        assert seen_by(algorithm, *inputs) == algorithm.looks_at
 
 
 @every
-def test_silent_methods_cost_nothing_where_nothing_was_earned(name, given):
-    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+def test_silent_methods_cost_nothing_where_nothing_was_earned(name, inputs):
+    algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
     batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
     losses = algorithm.token_loss(log_probs, batch, settings(algorithm, beta=0.0))
     assert algorithm.silent == (not np.any(losses))
@@ -232,39 +232,41 @@ def test_knobs_go_with_their_part():
 
 
 @pytest.mark.parametrize("center", CENTERS)
-def test_a_centre_decides_what_is_read(center, given):
+def test_a_centre_decides_what_is_read(center, inputs):
     algorithm = with_parts(ALGORITHMS["off_policy_grpo"], center=center)
     assert (
         (PROXIMAL in algorithm.reads)
         == (center == "exact")
-        == (PROXIMAL in loss_reads(algorithm, *given))
+        == (PROXIMAL in loss_reads(algorithm, *inputs))
     )
-    log_probs, batch = given
+    log_probs, batch = inputs
     expected = objectives.off_policy_grpo(log_probs, batch, center_fn=CENTERS[center])
     ours = algorithm.token_loss(log_probs, batch, settings(algorithm))
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, given):
-    log_probs, batch = given
+def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, inputs):
+    log_probs, batch = inputs
     algorithm = with_parts(ALGORITHMS["grpo"], weight=weight)
     assert algorithm.reads == {BEHAVIOR, PROXIMAL}
     blind = {BEHAVIOR} if weight == "unit" else set()
-    assert loss_reads(algorithm, *given) == algorithm.reads - blind
+    assert loss_reads(algorithm, *inputs) == algorithm.reads - blind
     knobs = settings(algorithm)
-    own = {"trace": {"decay": 1.0, "cap": 1.0}}.get(weight, {"cap": 2.0})
-    own = own if WEIGHTS[weight].knobs else {}
+    weight_knobs = {"trace": {"decay": 1.0, "cap": 1.0}}.get(weight, {"cap": 2.0})
+    weight_knobs = weight_knobs if WEIGHTS[weight].knobs else {}
     drift = jnp.where(batch.mask, batch.proximal_log_probs - batch.behavior_log_probs, 0)
     fresh = batch._replace(behavior_log_probs=batch.proximal_log_probs)
-    expected = WEIGHTS[weight].fn(drift, batch.mask, **own) * objectives.grpo(log_probs, fresh)
+    expected = WEIGHTS[weight].fn(drift, batch.mask, **weight_knobs) * objectives.grpo(
+        log_probs, fresh
+    )
     ours = algorithm.token_loss(log_probs, batch, knobs)
     np.testing.assert_allclose(ours, jnp.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("kl", KLS)
-def test_the_kl_term_is_exchanged_alone(kl, given):
-    log_probs, batch = given
+def test_the_kl_term_is_exchanged_alone(kl, inputs):
+    log_probs, batch = inputs
     algorithm = with_parts(ALGORITHMS["grpo"], kl=kl)
     knobs = settings(algorithm, beta=0.5)
     ours = algorithm.kl_loss(log_probs, batch, knobs)
@@ -275,13 +277,13 @@ def test_the_kl_term_is_exchanged_alone(kl, given):
     np.testing.assert_allclose(ours, np.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-6)
 
 
-def test_the_importance_corrected_kl_has_its_gradient_through_the_ratio(given):
-    log_probs, batch = given
-    own, held = (
+def test_the_importance_corrected_kl_has_its_gradient_through_the_ratio(inputs):
+    log_probs, batch = inputs
+    moving, held = (
         jax.grad(lambda x, kl=kl: jnp.sum(KLS[kl](x, batch)[batch.mask]))(log_probs)
         for kl in ("importance_k3", "weighted_k3")
     )
-    assert np.abs(np.where(batch.mask, own - held, 0)).max() > 1e-2
+    assert np.abs(np.where(batch.mask, moving - held, 0)).max() > 1e-2
 
 
 REFUSED = [
@@ -321,8 +323,8 @@ def call(name, *, shape=(2, 4), known=False, **knobs):
 
 
 @every
-def test_a_call_without_knobs_is_the_published_method(name, given):
-    algorithm, (log_probs, batch) = ALGORITHMS[name], given
+def test_a_call_without_knobs_is_the_published_method(name, inputs):
+    algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
     known, length = along(batch), {"length": 5.0} if "length" in ALGORITHMS[name].knobs else {}
     bare = algorithm(log_probs, batch, REWARDS, length, KEYS, known, values=known.values)
     assert np.isfinite(mean(bare))
@@ -335,8 +337,8 @@ def test_what_cannot_be_is_refused(make, message):
         make()
 
 
-def test_a_method_of_ones_own_needs_no_registration(given):
-    log_probs, batch = given
+def test_a_method_of_ones_own_needs_no_registration(inputs):
+    log_probs, batch = inputs
 
     def bounded(x, tokens, *, width):
         return objectives.token_loss(
@@ -376,8 +378,8 @@ def test_a_part_that_is_exchanged_brings_its_knobs(tables):
         assert set(knobs.get(name, {})) == keywords(part)
 
 
-def test_the_kl_term_is_k3_unless_exchanged(given):
-    ours, expected = (term(*given) for term in (ALGORITHMS["grpo"].kl, reference_kl(k3)))
+def test_the_kl_term_is_k3_unless_exchanged(inputs):
+    ours, expected = (term(*inputs) for term in (ALGORITHMS["grpo"].kl, reference_kl(k3)))
     np.testing.assert_array_equal(ours, expected)
 
 

@@ -1,4 +1,4 @@
-"""What the core refuses, and that its words name the argument."""
+"""The core's errors name the argument."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What a loss is composed of: gates token by token by hand, and padding that cannot poison it."""
+"""The parts of a loss: gates token by token by hand, and padding that cannot poison it."""
 
 from functools import partial
 
@@ -68,8 +68,8 @@ def test_a_divergence_that_is_nan_is_not_swallowed():
 def test_masks_of_ratios_by_hand(mask_fn, bounds, kept):
     log_ratio = jnp.array([[0.1, -0.3, 9.0], [0.2, 0.1, 9.0]])
     mask = jnp.array([[True, True, False]] * 2)
-    found = mask_fn(log_ratio, -jnp.ones((2, 3)), mask, **bounds)
-    np.testing.assert_array_equal(found[:, :2], kept)
+    actual = mask_fn(log_ratio, -jnp.ones((2, 3)), mask, **bounds)
+    np.testing.assert_array_equal(actual[:, :2], kept)
 
 
 def test_the_second_moment_mask_drops_the_largest_first():
@@ -119,12 +119,12 @@ def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
     def loss(x, *, clean):
         log_probs, batch = objectives.masked_batch(x, padded) if clean else (x, padded)
         delta = log_probs - batch.behavior_log_probs
-        own = objectives.scored(
+        term = objectives.scored(
             log_probs,
             batch,
             lambda r, a: gates.open_gate(r, a) * (jnp.abs(delta) < 1).astype(float),
         )
-        return sequence_mean(own - delta**2 * batch.advantages, batch.mask)
+        return sequence_mean(term - delta**2 * batch.advantages, batch.mask)
 
     assert np.isfinite(jax.grad(partial(loss, clean=True))(raw)).all()
     assert np.isnan(jax.grad(partial(loss, clean=False))(raw)).any()

@@ -1,4 +1,4 @@
-"""What is watched beside the loss."""
+"""Diagnostics beside the loss."""
 
 import jax
 import jax.numpy as jnp

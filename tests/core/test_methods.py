@@ -68,7 +68,7 @@ def completed(H, **arrays):
 
 # Advantages (x, kept) -> [P, G], of groups as they have them but for 1e-4, where they add 1e-6.
 def by_group(advantage):
-    """Of the rewards and the lengths of those of a group that were judged."""
+    """Lifts a formula of one group's rewards and lengths to batches; completions not judged are left out."""
 
     def credit(x, kept=EVERY):
         out = np.zeros((P, G))
@@ -344,9 +344,9 @@ def ours(x, algorithm, knobs=None, kept=EVERY, engine="old"):
 
 
 def titled(x, title, kept=EVERY):
-    algorithm, given = names.build(title)
+    algorithm, overrides = names.build(title)
     engine = "mu" if " weight " in title else "old"
-    return ours(x, algorithm, names.settings(algorithm, given, LENGTH), kept, engine)
+    return ours(x, algorithm, names.settings(algorithm, overrides, LENGTH), kept, engine)
 
 
 @pytest.mark.parametrize(
@@ -354,9 +354,9 @@ def titled(x, title, kept=EVERY):
 )
 def test_their_formula_gives_our_loss_and_gradient(row):
     x = case()
-    expected, found = theirs(x, stated(row)), titled(x, row.ours)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-9)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-8)
+    expected, actual = theirs(x, stated(row)), titled(x, row.ours)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-9)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5, atol=1e-8)
 
 
 PAPERS = {
@@ -390,9 +390,9 @@ def test_the_whole_method_is_its_source(title, judged):
     x, kept = ragged(), EVERY.copy()
     kept[0, 2] = judged
     value, gradient = theirs(x, PAPERS[title], kept)
-    found = titled(x, title, kept)
-    np.testing.assert_allclose(found[0], value, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(found[1], gradient, rtol=2e-4, atol=2e-6)
+    actual = titled(x, title, kept)
+    np.testing.assert_allclose(actual[0], value, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(actual[1], gradient, rtol=2e-4, atol=2e-6)
     assert np.any(gradient)
 
 
@@ -407,8 +407,8 @@ def test_trinitys_sapo_is_not_the_papers():
     trinitys, _ = at_ratio_one((bessel, detached_sapo, tokens))
     t = np.where(bessel(x) > 0, 1.0, 1.05)[..., None]
     np.testing.assert_allclose(trinitys, paper * 2 / t, rtol=1e-5, atol=1e-8)
-    _, found = titled(x, "sapo, advantage group_standardized_bessel, reduction token")
-    np.testing.assert_allclose(found, paper, rtol=1e-5, atol=1e-8)
+    _, actual = titled(x, "sapo, advantage group_standardized_bessel, reduction token")
+    np.testing.assert_allclose(actual, paper, rtol=1e-5, atol=1e-8)
 
 
 def test_trinitys_topr_and_asymre_and_dapo_are_not_the_papers():
@@ -460,15 +460,15 @@ def test_their_part_is_ours(row):
     rewards, mask = jnp.asarray(x.rewards), jnp.asarray(x.mask)
     if word == "advantage":
         along = [Along(mask)] if name in BY_LENGTH else []
-        expected, found = THEIR_ADVANTAGES[row.theirs](x), ADVANTAGES[name](rewards, *along)
+        expected, actual = THEIR_ADVANTAGES[row.theirs](x), ADVANTAGES[name](rewards, *along)
     else:
         expected = THEIR_REDUCTIONS[row.theirs](x.lp, x.mask)
-        found = mean(REDUCTIONS[name](jnp.asarray(x.lp), mask, **length))
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        actual = mean(REDUCTIONS[name](jnp.asarray(x.lp), mask, **length))
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def shut(x, name):
-    """Which tokens a gate shuts, from its definition; of pi/mu."""
+    """Returns the tokens that a gate shuts, from its definition; of pi/mu."""
     delta = np.where(x.mask, x.lp - x.old, 0)
     count = np.maximum(x.mask.sum(-1, keepdims=True), 1)
     total = np.broadcast_to(delta.sum(-1, keepdims=True), delta.shape)
@@ -592,9 +592,9 @@ def test_whitened_generalised_advantages_are_verls_and_their_returns_are_not_whi
     def total(x, v):
         return mean(ppo(x, batch, jnp.asarray(rewards), knobs, along=known, values=v))
 
-    value, found = jax.value_and_grad(total, (0, 1))(jnp.asarray(lp), jnp.asarray(now))
+    value, actual = jax.value_and_grad(total, (0, 1))(jnp.asarray(lp), jnp.asarray(now))
     np.testing.assert_allclose(value, expected(lp, now), rtol=1e-9)
-    np.testing.assert_allclose(found[0], slopes(lambda x: expected(x, now), lp), atol=1e-8)
-    np.testing.assert_allclose(found[1], slopes(lambda v: expected(lp, v), now), atol=1e-8)
+    np.testing.assert_allclose(actual[0], slopes(lambda x: expected(x, now), lp), atol=1e-8)
+    np.testing.assert_allclose(actual[1], slopes(lambda v: expected(lp, v), now), atol=1e-8)
     title = "ppo, whiten tokens, discount 0.9, decay 0.8"
     assert ppo.title(ppo.settings(knobs)) == title

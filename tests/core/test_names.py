@@ -24,8 +24,8 @@ def test_the_page_is_read_whole():
 
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: f"{row.project} {row.theirs}")
 def test_a_title_is_that_of_the_method_it_names(row):
-    algorithm, given = names.build(row.ours)
-    assert algorithm.title(names.settings(algorithm, given)) == row.ours
+    algorithm, overrides = names.build(row.ours)
+    assert algorithm.title(names.settings(algorithm, overrides)) == row.ours
 
 
 @pytest.mark.parametrize("row", PARTS, ids=lambda row: f"{row.project} {row.theirs}")

@@ -1,4 +1,4 @@
-"""What every named objective must do, whatever it is."""
+"""Properties of every named objective."""
 
 import inspect
 from functools import partial

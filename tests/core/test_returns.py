@@ -37,22 +37,22 @@ def to_come(n, g, step):
 
 
 def test_step_returns_are_their_definition():
-    found = step_returns(jnp.asarray(REWARDS), ALONG, step_weight=0.5)
+    actual = step_returns(jnp.asarray(REWARDS), ALONG, step_weight=0.5)
     for n, g, t in np.ndindex(MASK.shape):
-        own = sum(EARNED[n, g, u] for u in np.flatnonzero(ENDS[n, g]) if u >= t)
+        earned = sum(EARNED[n, g, u] for u in np.flatnonzero(ENDS[n, g]) if u >= t)
         step = step_of(ENDS[n, g], t)
         others = [REWARDS[n, j] + 0.5 * to_come(n, j, step) for j in range(4) if j != g]
-        expected = REWARDS[n, g] + 0.5 * own - np.mean(others)
-        np.testing.assert_allclose(found[n, g, t], expected, rtol=1e-5, atol=1e-6)
+        expected = REWARDS[n, g] + 0.5 * earned - np.mean(others)
+        np.testing.assert_allclose(actual[n, g, t], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_process_supervision_is_its_definition():
-    found = process_standardized(jnp.asarray(REWARDS), ALONG, eps_inside=0.01)
+    actual = process_standardized(jnp.asarray(REWARDS), ALONG, eps_inside=0.01)
     for n, g, t in np.ndindex(MASK.shape):
         steps = EARNED[n][ENDS[n]]
         scaled = (EARNED[n, g] - steps.mean()) / np.sqrt(steps.var() + 0.01)
         expected = sum(scaled[u] for u in np.flatnonzero(ENDS[n, g]) if u >= t)
-        np.testing.assert_allclose(found[n, g, t], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(actual[n, g, t], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_steps_that_all_earned_the_same_or_are_none_teach_nothing():
@@ -61,30 +61,30 @@ def test_steps_that_all_earned_the_same_or_are_none_teach_nothing():
     none = ALONG._replace(step_ends=jnp.zeros(MASK.shape, bool))
     assert not np.any(process_standardized(jnp.asarray(REWARDS), none))
     alone = np.asarray(advantages.leave_one_out(jnp.asarray(REWARDS)))
-    found = step_returns(jnp.asarray(REWARDS), none)
-    np.testing.assert_allclose(found, np.repeat(alone[..., None], 5, -1), rtol=1e-5)
+    actual = step_returns(jnp.asarray(REWARDS), none)
+    np.testing.assert_allclose(actual, np.repeat(alone[..., None], 5, -1), rtol=1e-5)
 
 
 def test_generalised_advantages_are_their_sum_and_pass_over_what_is_masked():
     mask = np.array([[True, False, True, True, False]])
     rewards, values = RNG.normal(size=(2, 1, 5))
     dirty = [jnp.asarray(np.where(mask, x, np.nan)) for x in (rewards, values)]
-    found = generalized_advantages(*dirty, jnp.asarray(mask), discount=0.9, decay=0.8)
+    actual = generalized_advantages(*dirty, jnp.asarray(mask), discount=0.9, decay=0.8)
     places = np.flatnonzero(mask[0])
     after = np.append(values[0, places[1:]], 0.0)
     errors = rewards[0, places] + 0.9 * after - values[0, places]
     expected = [sum(0.72 ** (k - t) * errors[k] for k in range(t, 3)) for t in range(3)]
-    np.testing.assert_allclose(found[0, places], expected, rtol=1e-5)
-    assert not np.any(np.asarray(found)[~mask])
+    np.testing.assert_allclose(actual[0, places], expected, rtol=1e-5)
+    assert not np.any(np.asarray(actual)[~mask])
 
 
 def test_the_reward_of_a_completion_comes_with_its_last_token():
     mask = jnp.array([[[True, True, False], [True, False, False]]])
     along = Along(mask, values=jnp.array([[[0.25, 0.5, 9.0], [0.75, 9.0, 9.0]]]))
-    found = gae(jnp.array([[1.0, 0.0]]), along, discount=1.0, decay=0.0)
-    np.testing.assert_allclose(found, [[[0.25, 0.5, 0], [-0.75, 0, 0]]])
-    found = gae(jnp.array([[1.0, 0.0]]), along, discount=1.0, decay=1.0)
-    np.testing.assert_allclose(found, [[[0.75, 0.5, 0], [-0.75, 0, 0]]])
+    actual = gae(jnp.array([[1.0, 0.0]]), along, discount=1.0, decay=0.0)
+    np.testing.assert_allclose(actual, [[[0.25, 0.5, 0], [-0.75, 0, 0]]])
+    actual = gae(jnp.array([[1.0, 0.0]]), along, discount=1.0, decay=1.0)
+    np.testing.assert_allclose(actual, [[[0.75, 0.5, 0], [-0.75, 0, 0]]])
 
 
 def test_what_is_not_given_is_asked_for():
@@ -113,8 +113,8 @@ def test_a_loss_of_one_advantage_a_completion_takes_none_by_token(name):
 
 
 def test_leaving_a_prompt_out_by_hand_and_prompts_are_needed():
-    found = advantages.leave_prompt_out(jnp.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
-    np.testing.assert_allclose(found, [[0.5, -0.5], [-0.75, -0.75], [0.75, 0.75]])
+    actual = advantages.leave_prompt_out(jnp.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
+    np.testing.assert_allclose(actual, [[0.5, -0.5], [-0.75, -0.75], [0.75, 0.75]])
     for shape in [(1, 4), (4,), (2, 3, 4)]:
         with pytest.raises(ValueError, match="N >= 2"):
             advantages.leave_prompt_out(jnp.zeros(shape))

@@ -1,4 +1,4 @@
-"""Where a batch's tokens go: every token in one place, little padding, few shapes."""
+"""Packing puts every token in one place, with little padding and few shapes."""
 
 import numpy as np
 import pytest

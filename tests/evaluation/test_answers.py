@@ -53,7 +53,7 @@ for problem in range(3):
 os._exit(9)
 """
     path = tmp_path / "a.jsonl"
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", script, str(path)], env=found, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", script, str(path)], env=environment, check=False)
     assert done.returncode == 9
     assert [json.loads(x)["problem"] for x in path.read_bytes().splitlines()] == [0, 0, 1, 1, 2, 2]

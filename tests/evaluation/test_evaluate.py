@@ -95,9 +95,9 @@ def test_a_pool_of_rewards_judges():
         assert answer.values["length_of"] == pytest.approx(len(answer.text) / 10)
         if not answer.truncated and not answer.failed:
             assert answer.values["math"] == answer.values["first_digit"]
-    found = summary(answers, by="math", answers_of=answer_readers([Reward("math", judge)]))
-    assert found["failed"] == sum(a.text == "" for a in answers)
-    assert found["maj@1"] == pytest.approx(found["pass@1"])
+    figures = summary(answers, by="math", answers_of=answer_readers([Reward("math", judge)]))
+    assert figures["failed"] == sum(a.text == "" for a in answers)
+    assert figures["maj@1"] == pytest.approx(figures["pass@1"])
 
 
 class Watched:

@@ -11,7 +11,7 @@ TEXTS = [["4", "4", "5", "6"], ["1", "2", "3", ""], ["4", "4", "4", "7"]]
 
 
 def answers():
-    """In no order, as nothing may depend on it."""
+    """Returns answers in no order, as nothing may depend on it."""
     made = [
         record(
             n, g, text=TEXTS[n][g], correct=float(RIGHT[n, g]), token_ids=(0,) * (10 * n + g + 1)
@@ -23,19 +23,21 @@ def answers():
 
 
 def test_every_figure_is_its_estimates():
-    found = summary(answers(), answers_of={"correct": lambda text: text or None})
+    figures = summary(answers(), answers_of={"correct": lambda text: text or None})
     for k in (1, 2, 4):
         estimate = pass_at_k(RIGHT, k)
-        assert [found[f"pass@{k}{end}"] for end in ("", "/low", "/high")] == [*estimate[:3]]
+        assert [figures[f"pass@{k}{end}"] for end in ("", "/low", "/high")] == [*estimate[:3]]
         votes = [[text or None for text in row] for row in TEXTS]
-        assert found[f"maj@{k}"] == majority_at_k(RIGHT, votes, k).mean
-    assert found["pass@1"] == clustered_interval(RIGHT).mean == found["reward/correct"]
+        assert figures[f"maj@{k}"] == majority_at_k(RIGHT, votes, k).mean
+    assert figures["pass@1"] == clustered_interval(RIGHT).mean == figures["reward/correct"]
     lengths = np.arange(1, 5) + 10.0 * np.arange(3)[:, None]
-    assert [found[f"tokens{end}"] for end in ("", "/low", "/high")] == [*mean_interval(lengths)[:3]]
-    assert (found["tokens/median"], found["tokens/max"]) == (12.5, 24)
-    assert (found["problems"], found["answers"], found["failed"]) == (3, 12, 0)
-    assert (found["truncated"], found["truncated/low"]) == (0, 0)
-    json.dumps(found, allow_nan=False)
+    assert [figures[f"tokens{end}"] for end in ("", "/low", "/high")] == [
+        *mean_interval(lengths)[:3]
+    ]
+    assert (figures["tokens/median"], figures["tokens/max"]) == (12.5, 24)
+    assert (figures["problems"], figures["answers"], figures["failed"]) == (3, 12, 0)
+    assert (figures["truncated"], figures["truncated/low"]) == (0, 0)
+    json.dumps(figures, allow_nan=False)
 
 
 def test_the_ks_are_powers_of_two_and_the_samples_unless_named():
@@ -49,8 +51,8 @@ def test_the_ks_are_powers_of_two_and_the_samples_unless_named():
 
 
 def test_a_failed_reward_is_counted_and_no_wrong_answer():
-    found = summary([record(0, 0), record(0, 1, correct=FAILED), record(1, 0), record(1, 1)])
-    assert (found["failed"], found["pass@1"], found["reward/correct"]) == (1, 1, 1)
+    figures = summary([record(0, 0), record(0, 1, correct=FAILED), record(1, 0), record(1, 1)])
+    assert (figures["failed"], figures["pass@1"], figures["reward/correct"]) == (1, 1, 1)
     nothing = summary([record(correct=FAILED)])
     assert nothing["reward/correct"] is None
     assert "pass@1" not in nothing

@@ -1,4 +1,4 @@
-"""What Hypothesis draws: small distributions and values of one fixed shape, hence one compilation.
+"""Hypothesis strategies: small distributions and values of one fixed shape, hence one compilation.
 
 And what it does not draw: `multinomial` has every outcome of many draws.
 

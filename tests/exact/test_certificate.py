@@ -187,7 +187,7 @@ def adaptive(past):
 
 
 def walked(t):
-    """Of every history of t steps: the values seen, their conditional means, its probability."""
+    """Returns, of every history of t steps, the values seen, their conditional means, its probability."""
     paths = histories(t)
     seen, means, probs = np.zeros((2**t, t)), np.zeros((2**t, t)), np.ones(2**t)
     for step in range(t):
@@ -380,7 +380,7 @@ def test_bernstein_rate_gives_bernsteins_radius(square, n, delta, floor):
 
 
 def proportional(mu, *tables, n):
-    """What n draws tend to: every outcome as often as mu says. Each table [Y] -> [n]."""
+    """Repeats every outcome as often as mu says, the limit of n draws. Each table [Y] -> [n]."""
     times = np.round(np.asarray(mu) * n).astype(int)
     np.testing.assert_allclose(times, np.asarray(mu) * n)
     return [jnp.asarray(np.repeat(table, times)) for table in tables]

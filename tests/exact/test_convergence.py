@@ -116,8 +116,8 @@ def test_below_every_reward_the_limit_is_the_sampler_tilted(mu, r, below):
     np.testing.assert_allclose(direction(np.log(limit), weights), 0, atol=EPS)
     gained = (mu @ (r - value) ** 2) / (value - b)
     np.testing.assert_allclose(limit @ r, value + gained, atol=EPS)
-    found = climbed(np.zeros(Y), weights, 1 / weights.sum(), 400)
-    np.testing.assert_allclose(policy(found), limit, atol=2e-3)
+    logits = climbed(np.zeros(Y), weights, 1 / weights.sum(), 400)
+    np.testing.assert_allclose(policy(logits), limit, atol=2e-3)
 
 
 def test_refuted_a_baseline_above_the_mean_is_safe_where_the_sampler_never_goes():
@@ -155,7 +155,7 @@ def tree_policy(logits):
 
 
 def tree_direction(logits, weights):
-    """Of sum w(h, c) log pi(c | h) at each prefix: w less its sum times pi."""
+    """Returns the gradient of sum w(h, c) log pi(c | h) at each prefix: w less its sum times pi."""
     at = [weights.sum(1), *weights]
     return np.array([w - w.sum() * policy(z) for w, z in zip(at, logits, strict=True)])
 

@@ -90,9 +90,9 @@ def test_entries_that_were_not_given_and_prefixes_without_any_are_left_out():
     )
     junk = log_q.at[:, 1].set(-9999.0).at[1, 0].set(jnp.nan)
     present = jnp.array([[True, False], [False, False]])
-    found = score_centering(log_p, junk, present)
+    actual = score_centering(log_p, junk, present)
     alone = score_centering(log_p[:1, :1], log_q[:1, :1], jnp.array([[True]]))
-    np.testing.assert_allclose(found, [alone[0], 0.0])
+    np.testing.assert_allclose(actual, [alone[0], 0.0])
 
 
 PI = jnp.log(jnp.array([0.40, 0.25, 0.16, 0.12, 0.07]))

@@ -279,5 +279,5 @@ def test_dpo_regards_order_alone_and_no_pair_costs_nothing(logits, anchor, tau):
     np.testing.assert_array_equal(loss([0.0, 0.5, 1.0, 1.0]), loss([-3.0, 0.0, 0.1, 0.1]))
     assert loss([0.5] * 4) == 0
     pair = tau * np.asarray(log_policy(logits, y) - log_policy(anchor, y))
-    found = [np.log1p(np.exp(pair[n] - pair[3])) for n in range(3)]
-    np.testing.assert_allclose(loss([0.0, 0.0, 0.0, 1.0]), np.mean(found), atol=EPS)
+    losses = [np.log1p(np.exp(pair[n] - pair[3])) for n in range(3)]
+    np.testing.assert_allclose(loss([0.0, 0.0, 0.0, 1.0]), np.mean(losses), atol=EPS)

@@ -44,10 +44,10 @@ def expected_gradient(credit, groups):
 
         def gradient(group):
             def loss(x):
-                found, mask = log_probs(x)[group], jnp.asarray(MASK)[group]
-                spread = at_tokens(credit(group, *known), found)
-                batch = TokenBatch(spread, mask, found, found, found)
-                return mean(sequence_sum_total(reinforce(found, batch), mask))
+                ours, mask = log_probs(x)[group], jnp.asarray(MASK)[group]
+                spread = at_tokens(credit(group, *known), ours)
+                batch = TokenBatch(spread, mask, ours, ours, ours)
+                return mean(sequence_sum_total(reinforce(ours, batch), mask))
 
             return -jax.grad(loss)(theta)
 
@@ -84,8 +84,8 @@ def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, 
     earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
     ends = MASK & np.array([first_ends, True])
     worth = outcome + weight * np.where(ends, earned, 0).sum(-1)
-    found = step_gradient(theta, outcome, earned, ends, weight)
-    np.testing.assert_allclose(found, true_gradient(theta, worth), atol=EPS)
+    actual = step_gradient(theta, outcome, earned, ends, weight)
+    np.testing.assert_allclose(actual, true_gradient(theta, worth), atol=EPS)
 
 
 @few
@@ -93,9 +93,9 @@ def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, 
 def test_step_returns_without_a_weight_are_leave_one_out(of_first, of_second, outcome):
     earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
     group = jnp.array([[0, 2, 1, 1]])
-    found = by_steps(group, *map(jnp.asarray, (outcome, earned, MASK)), 0.0)
+    actual = by_steps(group, *map(jnp.asarray, (outcome, earned, MASK)), 0.0)
     alone = advantages.leave_one_out(jnp.asarray(outcome)[group])
-    np.testing.assert_allclose(found, np.repeat(alone[..., None], T, -1), atol=EPS)
+    np.testing.assert_allclose(actual, np.repeat(alone[..., None], T, -1), atol=EPS)
 
 
 def by_values(group, outcome, table, decay):
@@ -115,14 +115,14 @@ def test_generalised_advantages_are_unbiased_for_true_values_and_without_decay_f
     after = second @ outcome[1:]
     true = np.array([first @ [outcome[0], after], after])
     for known in [true, guessed] if decay == 1 else [true]:
-        found = value_gradient(theta, outcome, np.where(MASK, known, 0.0), decay)
-        np.testing.assert_allclose(found, true_gradient(theta, outcome), atol=EPS)
+        actual = value_gradient(theta, outcome, np.where(MASK, known, 0.0), decay)
+        np.testing.assert_allclose(actual, true_gradient(theta, outcome), atol=EPS)
 
 
 def test_refuted_generalised_advantages_are_unbiased_for_wrong_values():
     theta, outcome = np.array([0.2, -0.3, 0.5, 0.0]), np.array([0.0, 1.0, 0.0])
-    found = value_gradient(theta, outcome, np.zeros(MASK.shape), 0.0)
-    assert np.abs(found[:2]).max() == 0  # the first choice of (1, 0) earns nothing at once
+    actual = value_gradient(theta, outcome, np.zeros(MASK.shape), 0.0)
+    assert np.abs(actual[:2]).max() == 0  # the first choice of (1, 0) earns nothing at once
     assert np.abs(np.asarray(true_gradient(theta, outcome))[:2]).max() > 0.1
 
 
@@ -153,6 +153,6 @@ circular = expected_gradient(
 @few
 @given(values(4), values(3), weights)
 def test_a_baseline_from_before_is_unbiased_and_one_from_the_sample_is_not(theta, outcome, before):
-    found = from_before(theta, outcome, before)
-    np.testing.assert_allclose(found, true_gradient(theta, outcome), atol=EPS)
+    actual = from_before(theta, outcome, before)
+    np.testing.assert_allclose(actual, true_gradient(theta, outcome), atol=EPS)
     assert not np.any(circular(theta, outcome))

@@ -33,12 +33,12 @@ def test_surrogate_is_its_case_form_and_a_minorant_that_touches(r, a, low, high,
     sample can promise is bounded above. Theorems Clip.feps_cases, Clip.feps_inner_max,
     Clip.feps_le, Clip.feps_touch, Clip.feps_gap_le.
     """
-    found = clipped(r, a, low, high, c)
+    actual = clipped(r, a, low, high, c)
     case = np.where(a >= 0, a * np.minimum(r, c + high), a * np.maximum(r, np.maximum(c - low, 0)))
-    np.testing.assert_allclose(found, case, atol=EPS)
-    assert np.all(found <= r * a + EPS)
+    np.testing.assert_allclose(actual, case, atol=EPS)
+    assert np.all(actual <= r * a + EPS)
     np.testing.assert_allclose(clipped(c, a, low, high, c), c * a, atol=EPS)
-    assert np.all(found - c * a <= max(low, high) * abs(a) + EPS)
+    assert np.all(actual - c * a <= max(low, high) * abs(a) + EPS)
 
 
 @few

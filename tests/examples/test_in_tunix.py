@@ -78,14 +78,14 @@ def run(*arguments: str) -> str:
 
 
 def test_grpo_is_tunixs_own_to_rounding():
-    found = json.loads(run("-c", COMPARE).splitlines()[-1])
-    value, own = found["values"]
-    assert own == pytest.approx(value, rel=1e-5)
-    assert found["clipped"][0] > 0.05
-    apart, largest = found["slopes"]
+    comparison = json.loads(run("-c", COMPARE).splitlines()[-1])
+    value, tunix_value = comparison["values"]
+    assert tunix_value == pytest.approx(value, rel=1e-5)
+    assert comparison["clipped"][0] > 0.05
+    apart, largest = comparison["slopes"]
     assert largest > 0
     assert apart < 1e-5 * largest
-    theirs, ours = found["credit"]
+    theirs, ours = comparison["credit"]
     bessel = (3 / 4) ** 0.5  # ours divides by the population's deviation, as the paper does
     assert any(theirs)
     assert [x * bessel for x in ours] == pytest.approx(theirs, abs=1e-3)

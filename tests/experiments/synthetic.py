@@ -42,7 +42,7 @@ def row(cell, base, score=None, **signals):
 
 
 def places(schedule, parts):
-    """Where on every axis so much of a run lies."""
+    """Returns the place of a share of a run on every axis."""
     whole = dict.fromkeys(AXES, 1e6) | {"step": schedule.steps, "updates": schedule.updates}
     return {name: [float(total * part) for part in parts] for name, total in whole.items()} | {
         "seconds": [9.0 * part for part in parts]

@@ -41,6 +41,6 @@ def test_statistics_are_over_the_evaluations_after_the_first():
 
 def test_pushes_are_the_steps_over_the_interval():
     _, rows = grid(AblationStudy(), ending)
-    told = {row["label"]: pushes(row) for row in rows if row["role"] == "report"}
-    assert (told["v1-i1"], told["v10-i1"], told["v20-i1"]) == (60, 6, 3)
+    pushes_of = {row["label"]: pushes(row) for row in rows if row["role"] == "report"}
+    assert (pushes_of["v1-i1"], pushes_of["v10-i1"], pushes_of["v20-i1"]) == (60, 6, 3)
     assert [line[3] for line in communication(rows).lines] == ["60", "12", "6", "3"]

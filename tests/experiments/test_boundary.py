@@ -8,19 +8,19 @@ from tests.experiments.synthetic import row
 STUDY = BoundaryStudy(schemes=("neither",), intervals=(1, 30), rates=(1e-3, 1e-2))
 
 
-def told(table):
+def by_label(table):
     return {line[0]: [*line[1:]] for line in table.lines}
 
 
 def rows_of(score, **signals):
     """Rows of the small study: `score` of a cell's place, signals by whether it falls."""
-    found = []
+    made = []
     for cell in STUDY.runs([]):
         end = score(cell)
         watched = replace(cell, watch=replace(cell.watch, signals=tuple(signals)))
         values = {name: make(end < 0.3) for name, make in signals.items()}
-        found.append(row(watched, STUDY.base, end, **values))
-    return found
+        made.append(row(watched, STUDY.base, end, **values))
+    return made
 
 
 def rising(beyond, top):
@@ -38,7 +38,7 @@ def test_the_first_to_warn_is_the_one_whose_alarm_is_earliest():
         entropy=lambda falls: rising(4, 9.0 if falls else 2.0),
         grad_norm=lambda falls: rising(12, 9.0 if falls else 2.0),
     )
-    table = told(warning_table(rows))
+    table = by_label(warning_table(rows))
     # Pass@1 is .35, .26, .17, 0 at updates 0, 25, 50, ...: it is seen to have fallen at 50.
     assert table["entropy, nats a token"] == ["100%", "38 (38 to 38)", "100%", "0%"]
     assert table["norm of the gradient"] == ["100%", "18 (18 to 18)", "0%", "0%"]
@@ -50,7 +50,7 @@ def test_a_signal_that_only_repeats_the_learning_rate_says_nothing_beyond_it():
     for each in rows:
         each["steps"]["kl/pi_mu"] = [each["coordinates"]["rate"]] * 40
         each["steps"]["entropy"] = [0.35 - each["final"]["pass@1/sampled"]] * 40
-    table = told(rank_table(rows))
+    table = by_label(rank_table(rows))
     assert table["the learning rate itself"] == ["0.86", "0.50", "0.50"]  # 10 of 14 lower, 4 equal
     assert table["KL(π‖μ), nats a token"] == table["the learning rate itself"]
     assert table["entropy, nats a token"] == ["1.00", "1.00", "1.00"]
@@ -61,7 +61,7 @@ def test_what_fell_at_once_is_no_prediction():
     rows = rows_of(fast_rates_fall, entropy=lambda falls: rising(0, 9.0 if falls else 2.0))
     for each in rows:
         each["evaluations"]["updates"] = [0, 5, 10, 50, 100]
-    assert told(rank_table(rows))["entropy, nats a token"] == ["–", "–", "–"]
+    assert by_label(rank_table(rows))["entropy, nats a token"] == ["–", "–", "–"]
 
 
 def test_a_rate_is_a_place_here_and_nothing_is_chosen():

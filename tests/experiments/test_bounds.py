@@ -32,7 +32,7 @@ SMALL = BoundsStudy(bandit=Bandit(steps=9, v=4, prompts=4, answers=5, draws=64))
 
 @pytest.fixture(scope="module")
 def exact():
-    """What the exact cells of a seed leave."""
+    """Returns the rows of a seed's exact cells."""
     measures = {"bandit": bandit, "pairs": pairs, "thresholds": thresholds}
     cells = [c for c in replace(SMALL, seeds=(0,)).cells() if c.label in measures]
     return [r for cell in cells for r in measures[cell.label](cell, None)["records"]]
@@ -108,8 +108,8 @@ def test_all_seeds_are_held_to_the_claims_and_a_failure_is_told(exact):
     assert any("it cannot promise an improvement" in p.caption for p in pictures)
     assert all(p.draw().axes for p in pictures)
     low = [{**r, "slack/mm": -1.0} if r["part"] == "bandit" else r for r in exact]
-    told = SMALL.broken([rows[0], {**rows[1], "records": low}])
-    assert told == ["bandit: minorise-maximise ≤ ΔJ held 9 times of 18"]
+    broken = SMALL.broken([rows[0], {**rows[1], "records": low}])
+    assert broken == ["bandit: minorise-maximise ≤ ΔJ held 9 times of 18"]
 
 
 def test_the_default_task_is_measured_at_each_step_and_period(tmp_path):
@@ -117,9 +117,9 @@ def test_the_default_task_is_measured_at_each_step_and_period(tmp_path):
     base = replace(SMALL.base, warm_start=tiny, data=Data(train=64), rewards=(ODD,))
     study = replace(SMALL, base=base, steps=3, v=2, prompts=3, samples=8)
     with closing(Bench(tmp_path, Console(quiet=True))) as bench:
-        found = sampled(study.cells()[0], bench)["records"]
-    assert [r["step"] for r in of_part(found, "run")] == [1, 2, 3]
-    assert [r["step"] for r in of_part(found, "period")] == [2, 3]
-    assert min(r["ess"] for r in of_part(found, "run")) < 1, "no update moved the policy"
-    assert None not in [v for r in found for v in r.values()], "not finite"
-    assert max(r["mismatch"] for r in of_part(found, "period")) < 1e-4
+        records = sampled(study.cells()[0], bench)["records"]
+    assert [r["step"] for r in of_part(records, "run")] == [1, 2, 3]
+    assert [r["step"] for r in of_part(records, "period")] == [2, 3]
+    assert min(r["ess"] for r in of_part(records, "run")) < 1, "no update moved the policy"
+    assert None not in [v for r in records for v in r.values()], "not finite"
+    assert max(r["mismatch"] for r in of_part(records, "period")) < 1e-4

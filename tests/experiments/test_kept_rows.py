@@ -1,4 +1,4 @@
-"""What docs/ shows of studies is what their committed rows say."""
+"""The studies' tables and figures in docs/ follow from their committed rows."""
 
 import re
 

@@ -8,5 +8,5 @@ from tests.names import PAGE
 
 
 def test_the_command_gives_the_title():
-    told, command = re.search(r"For\s`(.*?)` give `(.*?)`", PAGE.read_text(), re.DOTALL).groups()
-    assert title(parse(command.split(), program="train", preset="default")) == told
+    stated, command = re.search(r"For\s`(.*?)` give `(.*?)`", PAGE.read_text(), re.DOTALL).groups()
+    assert title(parse(command.split(), program="train", preset="default")) == stated

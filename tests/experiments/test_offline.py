@@ -21,23 +21,23 @@ def places(study):
 
 def test_fixed_sets_take_the_updates_and_the_evaluations_of_the_longest_fresh_run():
     study = OfflineStudy(methods=("RAFT",))
-    found = places(study)
-    longest = found[FRESH, study.steps].schedule
+    by_place = places(study)
+    longest = by_place[FRESH, study.steps].schedule
     scored = {step for step in range(longest.steps + 1) if longest.evaluates(step)}
     for size in study.batches:
-        plan = found["RAFT", size].schedule
+        plan = by_place["RAFT", size].schedule
         assert [plan.collects(step) for step in (size - 1, size)] == [True, False]
         assert not any(plan.draws(step) for step in range(size))
         assert plan.updates == longest.updates
         seen = {step - size for step in range(plan.steps + 1) if plan.evaluates(step)}
         assert {step for step in seen if step >= 0} == scored
-        short = found[FRESH, size].schedule
+        short = by_place[FRESH, size].schedule
         assert short.steps == short.updates == size
 
 
 def test_fresh_samples_are_reinforce_with_nothing_but_another_schedule():
-    found = places(OfflineStudy())
-    fixed, fresh = found["REINFORCE", 15], found[FRESH, 60]
+    by_place = places(OfflineStudy())
+    fixed, fresh = by_place["REINFORCE", 15], by_place[FRESH, 60]
     assert program_of(fixed) == program_of(fresh)
     assert all(name.startswith(("schedule.", "replay.")) for name in changes(fixed, fresh))
     assert {*REC} < {*METHODS}

@@ -35,8 +35,8 @@ def test_a_target_is_reached_between_evaluations_where_it_first_is():
 def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_told_of_the_others():
     def score(cell):
         lead = {"replay 8": 0.3, "replay 2": 0.1}.get(cell.label, 0.0)
-        told = 0.2 if cell.role == "report" and cell.label == "replay 2" else 0.0
-        return 0.5 + lead * (cell.role == "tuning") + told
+        bonus = 0.2 if cell.role == "report" and cell.label == "replay 2" else 0.0
+        return 0.5 + lead * (cell.role == "tuning") + bonus
 
     _, rows = grid(OperatingPointsStudy(points=(ONCE, "replay 2", "replay 8")), score)
     (table,) = corrected([budget_table(rows)])

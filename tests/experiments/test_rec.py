@@ -15,19 +15,19 @@ pytestmark = pytest.mark.slow
 
 
 def gradient(name):
-    """Of a method's loss on fresh samples, by the log-probs of their tokens."""
+    """Returns the gradient of a method's loss on fresh samples with respect to the tokens' log-probs."""
     config = changed(brief(), METHODS[name])
-    chosen, values = algorithm(config), knobs(config)
+    method, values = algorithm(config), knobs(config)
     rng = np.random.default_rng(0)
     log_probs = jnp.asarray(rng.normal(-2.0, 0.5, (4, 8, 6)), jnp.float32)
     rewards = jnp.asarray(rng.integers(0, 2, (4, 8)), jnp.float32)
-    advantages = chosen.credit(rewards, values, jax.random.key(0))
+    advantages = method.credit(rewards, values, jax.random.key(0))
     per_token = jnp.broadcast_to(advantages[..., None], log_probs.shape)
     reference = log_probs + jnp.asarray(rng.normal(0.0, 0.5, log_probs.shape), jnp.float32)
     mask = jnp.ones(log_probs.shape, bool)
     batch = TokenBatch(per_token, mask, log_probs, log_probs, reference)
     key = jax.random.key(1)
-    loss = lambda x: mean(chosen(x, batch, rewards, values, key))  # noqa: E731
+    loss = lambda x: mean(method(x, batch, rewards, values, key))  # noqa: E731
     return np.asarray(jax.grad(loss)(log_probs)).ravel()
 
 

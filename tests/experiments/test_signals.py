@@ -52,7 +52,7 @@ def test_what_the_strata_predict_does_not_count():
 def test_alarms_come_from_thresholds_that_a_run_had_no_part_in():
     healthy = [run([0.4, 0.5], [1.0, top], seed=seed) for seed, top in [(1, 2.0), (2, 3.0)]]
     fallen = run([0.4, 0.5, 0.1], [1.0, 2.5, 3.5], seed=1)
-    found = alarms([*healthy, fallen], {"kl": 1}, fold=lambda row: row["seed"])
-    assert found == [{"kl": None}, {"kl": 10.0}, {"kl": 15.0}]  # limits: 3 for seed 1, 2 for 2
+    alarmed = alarms([*healthy, fallen], {"kl": 1}, fold=lambda row: row["seed"])
+    assert alarmed == [{"kl": None}, {"kl": 10.0}, {"kl": 15.0}]  # limits: 3 for seed 1, 2 for 2
     less = alarms([*healthy, fallen], {"kl": -1}, fold=lambda row: row["seed"])
     assert less == [{"kl": None}] * 3

@@ -24,9 +24,11 @@ ANSWERS = {
 
 
 def test_answers_are_judged_by_outcome_and_by_line():
-    found = judged(TWO, [*ANSWERS])
-    assert found.lines == 2
-    assert [*zip(found.right.tolist(), found.shares.tolist(), strict=True)] == [*ANSWERS.values()]
+    verdicts = judged(TWO, [*ANSWERS])
+    assert verdicts.lines == 2
+    assert [*zip(verdicts.right.tolist(), verdicts.shares.tolist(), strict=True)] == [
+        *ANSWERS.values()
+    ]
 
 
 def test_the_table_counts_where_lines_and_outcome_differ():
@@ -46,7 +48,7 @@ def test_the_table_counts_where_lines_and_outcome_differ():
 def test_a_method_and_its_outcome_differ_in_the_advantage_alone(name):
     study = StepRewardsStudy(intervals=(20,))
     places = {place.label: place.config for place in study.places()}
-    own, outcome = places[name], places[REFERENCES[name]]
-    assert {*changes(own, outcome)} <= {"override.advantage", "knobs.step-weight"}
-    assert (STEPS in algorithm(own).reads) == ("steps" in name)
+    method_place, outcome = places[name], places[REFERENCES[name]]
+    assert {*changes(method_place, outcome)} <= {"override.advantage", "knobs.step-weight"}
+    assert (STEPS in algorithm(method_place).reads) == ("steps" in name)
     assert STEPS not in algorithm(outcome).reads

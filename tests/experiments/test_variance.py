@@ -64,10 +64,10 @@ def test_squared_bias_and_variance_are_estimated_without_bias():
     shift, scale, prompts, size = np.array([0.0, 0.3]), np.array([1.0, 2.0]), 16, 5
     means = {"bias2": [], "variance": []}
     for _ in range(400):
-        own = rng.normal(size=(prompts, 1, size))  # what differs between prompts
+        between = rng.normal(size=(prompts, 1, size))  # what differs between prompts
         noise = rng.normal(size=(prompts, 2, size)) * scale[:, None]
-        truth = own[:, 0] + rng.normal(size=(prompts, size))
-        drawn = own + shift[:, None] + noise
+        truth = between[:, 0] + rng.normal(size=(prompts, size))
+        drawn = between + shift[:, None] + noise
         got = moments(jnp.asarray(drawn, jnp.float32), jnp.asarray(truth, jnp.float32))
         for name, values in means.items():
             values.append(np.asarray(got[name]))
@@ -82,10 +82,10 @@ def test_a_cap_from_the_root_has_the_least_error_on_the_half_that_it_was_found_o
     half = rng.lognormal(sigma=1.0, size=200)
     ratios = np.repeat(half / half.mean(), 2)  # both halves are the same
     rewards = (ratios > 1.5).astype(np.float32)
-    told = value_errors(ratios, rewards, 16)
-    assert told["tau/root"] == pytest.approx(told["tau/best"], rel=1e-6)
-    assert told["mse/root"] == pytest.approx(told["mse/best"], rel=1e-9)
-    assert told["mse/best"] < min(told[f"mse/{name}"] for name in ("plain", "proposed", "none"))
+    errors = value_errors(ratios, rewards, 16)
+    assert errors["tau/root"] == pytest.approx(errors["tau/best"], rel=1e-6)
+    assert errors["mse/root"] == pytest.approx(errors["mse/best"], rel=1e-9)
+    assert errors["mse/best"] < min(errors[f"mse/{name}"] for name in ("plain", "proposed", "none"))
 
 
 def test_its_page_has_all_sections(tmp_path, unrendered):

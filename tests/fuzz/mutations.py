@@ -29,10 +29,10 @@ def broken(raw: bytes, rng: random.Random) -> bytes:
 def _flip(raw: bytes, rng: random.Random) -> bytes:
     if not raw:
         return raw
-    found = bytearray(raw)
+    mutated = bytearray(raw)
     for _ in range(rng.choice((1, 1, 4, 16))):
-        found[rng.randrange(len(found))] ^= 1 << rng.randrange(8)
-    return bytes(found)
+        mutated[rng.randrange(len(mutated))] ^= 1 << rng.randrange(8)
+    return bytes(mutated)
 
 
 def _cut(raw: bytes, rng: random.Random) -> bytes:

@@ -143,16 +143,16 @@ def main(base, count, seed, targets):
         folder.mkdir(parents=True)
         make(folder)
         good = (folder / name).read_bytes()
-        assert (found := outcome(load, folder)) == "taken", found
+        assert (answer := outcome(load, folder)) == "taken", answer
         rng, counts = random.Random(f"{seed} {target}"), Counter()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(int(count)):
             raw = broken(good, rng)
             (folder / name).write_bytes(raw)
-            found = outcome(load, folder)
-            counts[found if found in ("taken", "refused") else "WRONG"] += 1
-            if found not in ("taken", "refused"):
-                print(f"WRONG {target} {number}: {found}: {raw[:120]!r}", flush=True)
+            answer = outcome(load, folder)
+            counts[answer if answer in ("taken", "refused") else "WRONG"] += 1
+            if answer not in ("taken", "refused"):
+                print(f"WRONG {target} {number}: {answer}: {raw[:120]!r}", flush=True)
         gc.collect()
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
         print(target, dict(counts), f"{grown:.2f} GiB", flush=True)

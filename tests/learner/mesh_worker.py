@@ -98,9 +98,9 @@ def on_mesh(
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
     broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
-    state, told = update(state, broken, GIVEN)
+    state, stepped_metrics = update(state, broken, GIVEN)
     return {
-        "skipped": float(told["skipped"]),
+        "skipped": float(stepped_metrics["skipped"]),
         "untouched": same_bits(jax.device_get(repeat(state)), whole),
         **compare(lora, whole, metrics),
         "tokens": largest(*jax.tree.map(np.float32, (seen, tokens_on_one_device(lora, batch)))),
@@ -128,11 +128,11 @@ def merged_alike(state: TrainState, whole: TrainState, mesh: jax.sharding.Mesh) 
 
 
 def compare(lora: Lora, state: TrainState, metrics: dict) -> dict:
-    begun, expected, told = on_one_device(lora)
+    begun, expected, reported = on_one_device(lora)
     return {
         "state": largest(state, expected),
         "moved": largest(expected.params, begun.params),
-        "metrics": largest(metrics, told),
+        "metrics": largest(metrics, reported),
     }
 
 
@@ -152,7 +152,7 @@ def kept(state: TrainState, to: sharding.MeshLayout) -> bool:
 
 
 def copied() -> dict:
-    """As the loop keeps a policy for the sampler, and as a checkpoint brings it back."""
+    """Copies a state as the loop keeps it for the sampler, and as a checkpoint restores it."""
     to = state_layout(main_study(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, OPTIMIZER)
     state = sharding.init_placed(make_params(CONFIG), OPTIMIZER, to)
     snapshot = jax.tree.map(jnp.copy, state)
@@ -195,8 +195,8 @@ def carry_out(case: str) -> dict:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="+")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    for case in asked.cases:
+    for case in options.cases:
         print(json.dumps({"case": case, **carry_out(case)}), flush=True)

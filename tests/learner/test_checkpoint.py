@@ -56,9 +56,9 @@ def saved(folder: Path, *steps: int, keep: int = 3) -> None:
 
 
 def flipped(data: bytes, bit: int) -> bytes:
-    found = bytearray(data)
-    found[bit // 8] ^= 1 << bit % 8
-    return bytes(found)
+    mutated = bytearray(data)
+    mutated[bit // 8] ^= 1 << bit % 8
+    return bytes(mutated)
 
 
 def test_one_flipped_bit_anywhere_is_found(tmp_path):
@@ -96,10 +96,10 @@ def test_a_file_that_is_missing_or_of_another_size_is_named(tmp_path, harm, mess
     file = next((tmp_path / "3" / "arrays" / "d").iterdir())
     harm(file)
     with Checkpoints(tmp_path, keep=3) as checkpoints:
-        found = checkpoints.damage(3)
-    assert found is not None
-    assert file.name in found
-    assert message in found
+        damage = checkpoints.damage(3)
+    assert damage is not None
+    assert file.name in damage
+    assert message in damage
 
 
 def test_a_manifest_is_of_one_checkpoint(tmp_path):

@@ -1,4 +1,4 @@
-"""What a loss reads of the policy besides log-probs reaches it in an update: entropies and lots."""
+"""Entropies and random lots reach the losses that read them."""
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ def gradient_of(algorithm, knobs, seed=0):
     recipe = make_recipe(
         algorithm=algorithm, reads=algorithm.inputs(numbers), mask_zero_variance=False
     )
-    given = hypers(0.1, 1.0, numbers)._replace(seed=jnp.uint32(seed))
-    grads, evidence = gradient(make_params(), weigh(make_batch(), recipe, given), given, recipe)
+    hyper = hypers(0.1, 1.0, numbers)._replace(seed=jnp.uint32(seed))
+    grads, evidence = gradient(make_params(), weigh(make_batch(), recipe, hyper), hyper, recipe)
     return grads["table"] / evidence.total.count
 
 

@@ -19,8 +19,8 @@ GIVEN = hypers(0.5, 0.9, toy.KNOBS)
 
 def policy_fn(params, batch, temperature):
     """A table W + B, of which the B beside it is trained."""
-    own = params["own"]
-    return toy.policy_fn({"table": own["weight"] + own["beside"]}, batch, temperature)
+    adapter = params["own"]
+    return toy.policy_fn({"table": adapter["weight"] + adapter["beside"]}, batch, temperature)
 
 
 def pieces():

@@ -60,10 +60,10 @@ def test_an_update_is_that_of_the_batch_without_those_tokens(total, count_masked
     """The toy policy has no context, so that tokens can be cut out: weights and every metric."""
     batch = masked(toy_batch(n=6))
     how = {"reduction": TOTALS[total], "count_masked": count_masked}
-    found, expected = updated(batch, GIVEN, **how), updated(cut_out(batch), GIVEN, **how)
-    check_equal(found, expected)
+    actual, expected = updated(batch, GIVEN, **how), updated(cut_out(batch), GIVEN, **how)
+    check_equal(actual, expected)
     plain = updated(toy_batch(n=6), GIVEN, **how)[0].params["table"]
-    assert np.abs(np.asarray(plain - found[0].params["table"])).max() > 1e-3
+    assert np.abs(np.asarray(plain - actual[0].params["table"])).max() > 1e-3
 
 
 def test_what_stands_at_a_token_without_loss_does_not_matter():
@@ -107,8 +107,8 @@ def test_packed_is_padded():
 
 @pytest.mark.slow
 def test_groups_without_loss_are_left_out_of_the_packing():
-    found, metrics = decoder_update(packed=True, skip=True)
-    check_equal(found, decoder_update(packed=False)[0])
+    actual, metrics = decoder_update(packed=True, skip=True)
+    check_equal(actual, decoder_update(packed=False)[0])
     check_equal(metrics, decoder_update(packed=False, skip=True, microbatches=4)[1])
     groups = make_groups()
     mask = groups.completion_mask.copy()
@@ -128,10 +128,10 @@ def test_attention_sees_a_token_without_loss():
     other = groups.completion_ids.copy()
     other[..., 0] = (other[..., 0] + 1) % 11
     params, policy = decoder_params(CONFIG), jax.jit(make_policy_fn(CONFIG))
-    given = groups._replace(loss_mask=mask)
+    masked = groups._replace(loss_mask=mask)
     first, second = (
         np.asarray(policy(params, to_device(one), jnp.float32(1)).log_probs)
-        for one in (given, given._replace(completion_ids=other))
+        for one in (masked, masked._replace(completion_ids=other))
     )
     later = groups.completion_mask[..., 1:]
     assert np.all(first[..., 1:][later] != second[..., 1:][later])

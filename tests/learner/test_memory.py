@@ -49,7 +49,7 @@ def test_clipping_large_models_is_that_of_optax(size, all_large):
 def test_a_large_models_optimizer_holds_no_second_copy_of_the_gradient(all_large):
     weights = {name: jax.ShapeDtypeStruct((1024, 512), jnp.float32) for name in "abcd"}
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
-    given = jax.eval_shape(lambda w: init_state(w, optimizer), weights)
+    shapes = jax.eval_shape(lambda w: init_state(w, optimizer), weights)
     rate = hypers(0.1, 1.0, {}).learning_rate
 
     def step(before, rows):
@@ -57,7 +57,7 @@ def test_a_large_models_optimizer_holds_no_second_copy_of_the_gradient(all_large
         return apply_gradient(before, grads, optimizer, rate)
 
     rows = jax.ShapeDtypeStruct((8, 1024), jnp.float32)
-    compiled = jax.jit(step, donate_argnums=0).lower(given, rows).compile()
+    compiled = jax.jit(step, donate_argnums=0).lower(shapes, rows).compile()
     held = compiled.memory_analysis().temp_size_in_bytes
     assert held < 1.5 * sum(4 * w.size for w in weights.values())
 

@@ -19,15 +19,15 @@ KINDS = ("full", "bfloat16", "factored")
 
 
 def directions(moments, gradients):
-    """What each gradient in turn is made into."""
+    """Returns the optimizer's direction for each gradient in turn."""
     optimizer = make(moments=moments)
     params = jax.tree.map(jnp.zeros_like, gradients[0])
-    state, found = optimizer.init(params), []
+    state, directions_taken = optimizer.init(params), []
     for gradient in gradients:
         with jax.numpy_dtype_promotion("standard"):
             update, state = optimizer.update(gradient, state, params)
-        found.append(update)
-    return found
+        directions_taken.append(update)
+    return directions_taken
 
 
 def gradients(count=4):
@@ -41,16 +41,16 @@ def gradients(count=4):
 def test_factored_moments_are_those_of_the_paper():
     """Shazeer & Stern 2018, algorithm 2, Adam's correction of the bias for its decay."""
     rows, columns, first = np.zeros(33), np.zeros(40), np.zeros((33, 40))
-    for t, (found, given) in enumerate(
+    for t, (actual, gradient) in enumerate(
         zip(directions("factored", gradients()), gradients(), strict=True), start=1
     ):
-        g = np.asarray(given["w"], float)
+        g = np.asarray(gradient["w"], float)
         rows = B2 * rows + (1 - B2) * (g**2).mean(1)
         columns = B2 * columns + (1 - B2) * (g**2).mean(0)
         second = np.outer(rows, columns) / rows.mean() / (1 - B2**t)
         first = B1 * first + (1 - B1) * g / np.sqrt(second)
         # The first moments are bfloat16, of 8 bits.
-        np.testing.assert_allclose(found["w"], first / (1 - B1**t), rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(actual["w"], first / (1 - B1**t), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("moments", ["bfloat16", "factored"])
@@ -59,10 +59,10 @@ def test_they_are_adams_but_for_rounding_where_nothing_is_lost(moments):
     rng = np.random.default_rng(1)
     outer = np.outer(rng.normal(size=33), rng.normal(size=40))
     steady = [{"w": jnp.asarray(outer, jnp.float32), "b": jnp.arange(1.0, 4.0)}] * 4
-    for found, expected in zip(
+    for actual, expected in zip(
         directions(moments, steady), directions("full", steady), strict=True
     ):
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), found, expected)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), actual, expected)
 
 
 @pytest.mark.parametrize("moments", KINDS)

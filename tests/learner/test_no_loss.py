@@ -108,18 +108,18 @@ UNLIKE = (
 
 def valued_policy_fn(params, batch, temperature):
     """The toy's, with values for those who have a critic."""
-    told = toy.policy_fn(params, batch, temperature)
-    return told._replace(values=jnp.sum(params["table"]) + jnp.zeros_like(told.log_probs))
+    outputs = toy.policy_fn(params, batch, temperature)
+    return outputs._replace(values=jnp.sum(params["table"]) + jnp.zeros_like(outputs.log_probs))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", UNLIKE)
 def test_a_batch_without_loss_moves_no_algorithm(name):
-    chosen = ALGORITHMS[name]
-    values = {"length": 6.0} if "length" in chosen.knobs else {}
-    knobs = chosen.settings(values)
+    algorithm = ALGORITHMS[name]
+    values = {"length": 6.0} if "length" in algorithm.knobs else {}
+    knobs = algorithm.settings(values)
     recipe = make_recipe()._replace(
-        algorithm=chosen, reads=chosen.inputs(knobs), policy_fn=valued_policy_fn
+        algorithm=algorithm, reads=algorithm.inputs(knobs), policy_fn=valued_policy_fn
     )
     update = make_update(GRADIENT, recipe)
     nothing, zeros = np.zeros((N, G, T), bool), jnp.zeros((N, G, T))

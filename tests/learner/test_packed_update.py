@@ -83,8 +83,8 @@ def updated(*, packed, microbatches=1, skip=False, tokens=None, loss=None):
     return make_update(GRADIENT, recipe)(state, batch, hypers(0.1, 0.7, KNOBS))
 
 
-def check_equal(found, expected, *, atol=2e-6):
-    for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+def check_equal(actual, expected, *, atol=2e-6):
+    for ours, theirs in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         assert ours.dtype == theirs.dtype
         ours, theirs = np.asarray(ours, np.float32), np.asarray(theirs, np.float32)
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=atol)
@@ -185,9 +185,9 @@ def _wide(x):
     return jnp.asarray(np.asarray(x, np.float64 if x.dtype == jnp.float32 else x.dtype))
 
 
-def _gradient(params, batch, given, recipe):
+def _gradient(params, batch, hyper, recipe):
     batch = batch if recipe.packed else batch._replace(packing=None)
-    grads, evidence = gradient(params, weigh(batch, recipe, given), given, recipe)
+    grads, evidence = gradient(params, weigh(batch, recipe, hyper), hyper, recipe)
     assert evidence.output.log_probs.dtype == jnp.float64
     return grads, evidence
 
@@ -195,6 +195,6 @@ def _gradient(params, batch, given, recipe):
 def test_what_looks_at_a_whole_group_is_refused():
     batch, _ = cut(make_groups(), LEAST)
     recipe = make_recipe(packed=True, algorithm=ALGORITHMS["opmd_pairwise"])
-    given = hypers(0.1, 0.7, {"tau": 1.0, "beta": 0.0})
+    hyper = hypers(0.1, 0.7, {"tau": 1.0, "beta": 0.0})
     with pytest.raises(ValueError, match=r"opmd_pairwise looks at a whole group.* may split"):
-        gradient(toy_params(), weigh(batch, recipe, given), given, recipe)
+        gradient(toy_params(), weigh(batch, recipe, hyper), hyper, recipe)

@@ -130,7 +130,7 @@ def test_ratios_have_mean_1_and_the_gradient_is_that_of_the_cut_objective(name):
         return jnp.sum(jnp.where(possible, chance * ratio * rewards * now, 0))
 
     def objective(params):
-        """By the cut policy of each prefix from all log-probs, on its own."""
+        """Computes the objective by enumeration, with the cut policy of each prefix from all log-probs."""
         tokens = jnp.broadcast_to(jnp.arange(V, dtype=jnp.int32), every.shape)
         whole = policy(params, batch._replace(top_ids=tokens), TEMPERATURE).top_log_probs
         cut = jax.nn.log_softmax(jnp.where(jnp.isneginf(every), -1e9, whole), axis=-1)
@@ -138,8 +138,8 @@ def test_ratios_have_mean_1_and_the_gradient_is_that_of_the_cut_objective(name):
         terms = jnp.where(batch.completion_mask & possible[None, :, None], picked, 0).sum(axis=-1)
         return jnp.sum(jnp.where(possible, jnp.exp(terms[0]) * rewards, 0))
 
-    found, expected = jax.jit(jax.grad(estimate))(PI), jax.jit(jax.grad(objective))(PI)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    actual, expected = jax.jit(jax.grad(estimate))(PI), jax.jit(jax.grad(objective))(PI)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 

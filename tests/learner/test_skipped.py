@@ -50,30 +50,30 @@ def poisoned(value, batch=None):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(shape, monkeypatch):
     monkeypatch.setattr(learner_state, "LARGE", 0 if shape == "large" else learner_state.LARGE)
-    changes, given = SHAPES[shape], hypers(0.1, 1.0, KNOBS)
+    changes, hyper = SHAPES[shape], hypers(0.1, 1.0, KNOBS)
     update = make_update(ADAM, make_recipe(**changes))
-    state, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)  # moments to lose
+    state, _ = update(begun(ADAM, **changes), make_batch(seed=2), hyper)  # moments to lose
     before = on_host(state)
     for value in (jnp.inf, -jnp.inf):
-        state, metrics = update(state, poisoned(value), given)
+        state, metrics = update(state, poisoned(value), hyper)
         assert metrics["skipped"] == 1
         assert not np.isfinite(metrics["loss"])
         assert_same_bits(state, before)
-    state, metrics = update(state, make_batch(), given)
+    state, metrics = update(state, make_batch(), hyper)
     assert metrics["skipped"] == 0
     assert int(state.updates) == int(before.updates) + 1
-    undisturbed, _ = update(begun(ADAM, **changes), make_batch(seed=2), given)
-    assert_same_bits(state, update(undisturbed, make_batch(), given)[0])
+    undisturbed, _ = update(begun(ADAM, **changes), make_batch(seed=2), hyper)
+    assert_same_bits(state, update(undisturbed, make_batch(), hyper)[0])
 
 
 def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
-    batch, given = make_batch(), hypers(0.1, 1.0, KNOBS)
+    batch, hyper = make_batch(), hypers(0.1, 1.0, KNOBS)
     unjudged = batch.loss_mask.at[1, 0].set(False)
     rewards = batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0]))
-    weighed = weigh(batch._replace(rewards=rewards, loss_mask=unjudged), make_recipe(), given)
+    weighed = weigh(batch._replace(rewards=rewards, loss_mask=unjudged), make_recipe(), hyper)
     np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
     update = make_update(ADAM, make_recipe())
-    _, metrics = update(begun(ADAM), batch._replace(rewards=rewards, loss_mask=unjudged), given)
+    _, metrics = update(begun(ADAM), batch._replace(rewards=rewards, loss_mask=unjudged), hyper)
     assert metrics["skipped"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
 
@@ -125,8 +125,8 @@ def test_the_guard_holds_no_second_copy_of_weights_or_moments(monkeypatch):
 
     state = jax.eval_shape(partial(init_state, optimizer=ADAM), params)
     step = jit_step(ADAM, make_recipe(policy_fn=policy_fn))
-    given = (state, (), make_batch(), hypers(0.1, 1.0, KNOBS))
-    compiled = step.lower(*given).compile()
+    arguments = (state, (), make_batch(), hypers(0.1, 1.0, KNOBS))
+    compiled = step.lower(*arguments).compile()
     analysis, size = compiled.memory_analysis(), 4 * 4096 * 512
     assert analysis.alias_size_in_bytes >= 3 * size  # weights and both moments are changed in place
     assert analysis.temp_size_in_bytes < 1.5 * size  # the gradient

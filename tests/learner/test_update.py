@@ -92,8 +92,8 @@ def test_changing_a_hyper_parameter_does_not_recompile():
     update = make_update(optimizer, make_recipe(policy_fn=counting))
     state = init_state(make_params(), optimizer)
     for rate, temperature, eps in [(1e-3, 1.0, 0.2), (2e-3, 0.7, 0.3), (0.0, 1.1, 0.0)]:
-        given = hypers(rate, temperature, {**KNOBS, "eps_low": eps, "beta": eps})
-        state, _ = update(state, make_batch(), given)
+        hyper = hypers(rate, temperature, {**KNOBS, "eps_low": eps, "beta": eps})
+        state, _ = update(state, make_batch(), hyper)
     assert len(traces) == 1
     assert int(state.updates) == 3
 
@@ -130,11 +130,11 @@ def test_padding_is_not_read():
 
 
 def test_adam_is_optax_adamw():
-    batch, given = make_batch(), hypers(0.01, 1.0, KNOBS)
+    batch, hyper = make_batch(), hypers(0.01, 1.0, KNOBS)
     ours = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.1, max_grad_norm=0.05)
-    state, _ = updated(batch, given, optimizer=ours)
+    state, _ = updated(batch, hyper, optimizer=ours)
     params = make_params()
-    grads, evidence = gradient(params, weigh(batch, make_recipe(), given), given, make_recipe())
+    grads, evidence = gradient(params, weigh(batch, make_recipe(), hyper), hyper, make_recipe())
     grads = jax.tree.map(lambda g: g / evidence.total.count, grads)
     peer = optax.chain(
         optax.clip_by_global_norm(0.05),
@@ -152,7 +152,7 @@ def test_a_mesh_of_one_device_takes_the_same_update():
     to = make_layout(axes, make_params(), adamw, make_mesh(data=1, fsdp=1, tensor=1))
     update = shard_update(adamw, make_recipe(), to)
     after, _ = update(init_placed(make_params(), adamw, to), make_batch(), GIVEN)
-    alone, _ = updated(given=GIVEN, optimizer=adamw)
+    alone, _ = updated(hyper=GIVEN, optimizer=adamw)
     jax.tree.map(np.testing.assert_array_equal, after, alone)
     assert not jnp.array_equal(after.params["table"], make_params()["table"])
 
@@ -245,7 +245,7 @@ def test_the_trust_regions_clip_takes_the_place_of_the_given_one():
     )
     after, _ = updated(region_fn=region_fn, region=0.05)
     narrow = {**KNOBS, "eps_low": 0.05, "eps_high": 0.05}
-    expected, _ = updated(given=hypers(1.0, 1.0, narrow))
+    expected, _ = updated(hyper=hypers(1.0, 1.0, narrow))
     np.testing.assert_allclose(after.params["table"], expected.params["table"], atol=1e-6)
     np.testing.assert_allclose(after.region, 0.05 * np.exp(-0.1), rtol=1e-6)
 

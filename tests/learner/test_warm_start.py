@@ -11,9 +11,9 @@ def test_loss_is_the_mean_negative_log_likelihood():
     batch, params = make_batch(), make_params()
     table = np.asarray(params["table"], np.float64)
     rows = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
-    chosen = rows[np.asarray(batch.prompt_ids[:, -1])][:, None, None]
+    of_last_token = rows[np.asarray(batch.prompt_ids[:, -1])][:, None, None]
     picked = np.take_along_axis(
-        np.broadcast_to(chosen, (*batch.completion_ids.shape, V)),
+        np.broadcast_to(of_last_token, (*batch.completion_ids.shape, V)),
         np.asarray(batch.completion_ids)[..., None],
         axis=-1,
     )[..., 0]

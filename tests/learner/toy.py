@@ -84,10 +84,10 @@ def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:
 
 
 def updated(
-    batch=None, given=None, *, optimizer=GRADIENT, region=None, **recipe
+    batch=None, hyper=None, *, optimizer=GRADIENT, region=None, **recipe
 ) -> tuple[TrainState, dict]:
     """The state and the metrics after one update of the toy policy."""
     region = () if region is None else jnp.float32(region)
     state = init_state(make_params(), optimizer, region=region)
-    given = given or hypers(1.0, 1.0, KNOBS)
-    return make_update(optimizer, make_recipe(**recipe))(state, batch or make_batch(), given)
+    hyper = hyper or hypers(1.0, 1.0, KNOBS)
+    return make_update(optimizer, make_recipe(**recipe))(state, batch or make_batch(), hyper)

@@ -1,4 +1,4 @@
-"""When the data are used up, and which signal says so."""
+"""The signals that end the use of old data."""
 
 import math
 
@@ -22,9 +22,9 @@ LIMITS = ReuseLimits(kl=0.02, ess=0.1, tail=1.0)
     ],
 )
 def test_each_signal_is_measured_against_its_own_limit(name, value, signal, use):
-    found = judge_data({**FRESH, name: value}, LIMITS, stale_per_fresh=0.0)
-    assert found.signal == signal
-    assert found.use == pytest.approx(use)
+    verdict = judge_data({**FRESH, name: value}, LIMITS, stale_per_fresh=0.0)
+    assert verdict.signal == signal
+    assert verdict.use == pytest.approx(use)
 
 
 def test_stale_samples_may_be_the_staler_the_more_there_are():
@@ -32,8 +32,8 @@ def test_stale_samples_may_be_the_staler_the_more_there_are():
     from ogrpo.core.bounds import stale_samples_help
 
     for chi_square, stale in [(0.9, 0.0), (1.1, 0.0), (2.9, 2.0), (3.1, 2.0)]:
-        found = judge_data({**FRESH, "chi_square": chi_square}, LIMITS, stale_per_fresh=stale)
-        assert (found.use < 1) == bool(stale_samples_help(1.0, 1 + chi_square, 1.0, stale))
+        verdict = judge_data({**FRESH, "chi_square": chi_square}, LIMITS, stale_per_fresh=stale)
+        assert (verdict.use < 1) == bool(stale_samples_help(1.0, 1 + chi_square, 1.0, stale))
 
 
 def test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_range():

@@ -107,8 +107,8 @@ def test_steps_are_judged_where_their_tokens_end():
         ids = np.zeros((1, 3, 16), np.int32)
         mask = np.zeros(ids.shape, bool)
         for g, text in enumerate(texts):
-            own = [*tokenizer.encode(text), tokenizer.eos_id]
-            ids[0, g, : len(own)], mask[0, g, : len(own)] = own, True
+            token_ids = [*tokenizer.encode(text), tokenizer.eos_id]
+            ids[0, g, : len(token_ids)], mask[0, g, : len(token_ids)] = token_ids, True
         tokens = {"prompt_ids": np.ones((1, 1), np.int32), "prompt_mask": np.ones((1, 1), bool)}
         batch = tokens_only(**tokens, completion_ids=ids, completion_mask=mask)
         judged = prepared.judge_steps(batch, np.array([problem]))

@@ -100,10 +100,10 @@ def test_its_checkpoints_hold_the_weights_before_what_was_skipped(diverged):
 def test_the_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, capsys):
     folder, _ = diverged
     assert main(["diagnose", str(folder / "diverged" / "4")]) == 0
-    told = strict((folder / "diverged" / "4" / "dump.json").read_text())
+    dump = strict((folder / "diverged" / "4" / "dump.json").read_text())
     out = capsys.readouterr().out
-    assert len(told["updates"]) == 3
-    for number, update in enumerate(told["updates"]):
+    assert len(dump["updates"]) == 3
+    for number, update in enumerate(dump["updates"]):
         assert update["metrics"]["loss"] == "nan"
         assert update["hypers"]["learning_rate"] > 1e37
         assert (

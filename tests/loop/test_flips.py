@@ -39,11 +39,11 @@ def test_lots_hit_the_share_that_is_asked_for_and_depend_on_seed_and_step():
 
 
 def test_a_flip_exchanges_0_and_1_and_is_counted_but_not_where_nothing_is_known():
-    found = flip(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
-    assert found.rewards.tolist() == [1, 0, 0, 1]
-    assert found.values["right"].tolist()[:3] == [0, 1, 0]  # what was judged is still told
-    assert found.values["flipped"].tolist()[:3] == [1, 1, 0]
-    assert np.isnan(found.values["flipped"][3])
+    flipped = flip(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
+    assert flipped.rewards.tolist() == [1, 0, 0, 1]
+    assert flipped.values["right"].tolist()[:3] == [0, 1, 0]  # what was judged is still told
+    assert flipped.values["flipped"].tolist()[:3] == [1, 1, 0]
+    assert np.isnan(flipped.values["flipped"][3])
 
 
 def test_training_is_flipped_and_evaluation_is_not():
@@ -57,10 +57,12 @@ def test_training_is_flipped_and_evaluation_is_not():
         one = np.asarray(prepared.tokenizer.encode("1"), np.int32)
         answer = Completion(one, np.zeros(len(one), np.float32), 0, 1.0, "stop")
         groups = [Group(prompt, (answer,) * 8) for prompt in prepared.prompts.train[:4]]
-        (asked, places) = request(problems=4), range(4)
-        trained = np.stack([each.rewards for each in prepared.judge(asked, places, groups)])
-        told = np.stack([x.values["flipped"] for x in prepared.judge(asked, places, groups)])
+        (score_request, places) = request(problems=4), range(4)
+        trained = np.stack([each.rewards for each in prepared.judge(score_request, places, groups)])
+        flips = np.stack(
+            [x.values["flipped"] for x in prepared.judge(score_request, places, groups)]
+        )
         assert 0 < trained.sum() < trained.size
-        assert np.array_equal(trained, 1 - told)
+        assert np.array_equal(trained, 1 - flips)
         assert prepared.judge_heldout.heldout(groups[:2]).rewards.tolist() == [[1.0] * 8] * 2
         assert prepared.judge.shown(groups)[0][1] == 1

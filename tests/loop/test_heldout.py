@@ -46,31 +46,38 @@ TABLE = [
 
 @pytest.mark.parametrize(("values", "marked", "decides"), TABLE)
 def test_pass_at_k_is_of_the_reward_that_decides(values, marked, decides):
-    found = record(marked, **values)
-    assert found["heldout/by"] == decides
+    metrics = record(marked, **values)
+    assert metrics["heldout/by"] == decides
     if decides is None:
-        assert found["pass@1/sampled"] is found["pass@4/sampled"] is found["pass@1/greedy"] is None
+        assert (
+            metrics["pass@1/sampled"]
+            is metrics["pass@4/sampled"]
+            is metrics["pass@1/greedy"]
+            is None
+        )
     else:
         share, all_four = clustered_interval(values[decides]), pass_at_k(values[decides], 4)
         for key, estimate in (("pass@1/sampled", share), ("pass@4/sampled", all_four)):
-            assert [found[key], found[f"{key}/low"], found[f"{key}/high"]] == [*estimate[:3]]
+            assert [metrics[key], metrics[f"{key}/low"], metrics[f"{key}/high"]] == [*estimate[:3]]
     total = mean_interval(summed(values))
     for key, estimate in {
         "heldout/reward/sampled": total,
         **{f"heldout/reward/{name}/sampled": mean_interval(x) for name, x in values.items()},
     }.items():
-        assert [found[key], found[f"{key}/low"], found[f"{key}/high"]] == [*estimate[:3]]
-    assert found["heldout/temperature"] == 0.7
-    assert (found["heldout/unparsable"], found["heldout/truncated"]) == (0.25, 0.5)
-    own = {key for key in found if any(key.startswith(f"heldout/reward/{n}/") for n in values)}
-    assert set(not_evaluated(4)) == set(found) - own
+        assert [metrics[key], metrics[f"{key}/low"], metrics[f"{key}/high"]] == [*estimate[:3]]
+    assert metrics["heldout/temperature"] == 0.7
+    assert (metrics["heldout/unparsable"], metrics["heldout/truncated"]) == (0.25, 0.5)
+    of_rewards = {
+        key for key in metrics if any(key.startswith(f"heldout/reward/{n}/") for n in values)
+    }
+    assert set(not_evaluated(4)) == set(metrics) - of_rewards
     assert not any(not_evaluated(4).values())
 
 
 def test_shares_say_what_cannot_be_learned_from():
-    found = record(right=UNKNOWN)
-    assert found["heldout/unjudged"] == pytest.approx(2 / 12)
-    assert found["heldout/equal"] == pytest.approx(6 / 10)
+    metrics = record(right=UNKNOWN)
+    assert metrics["heldout/unjudged"] == pytest.approx(2 / 12)
+    assert metrics["heldout/equal"] == pytest.approx(6 / 10)
     one = heldout_record(verdicts(right=RIGHT[:, :1]), verdicts(right=RIGHT[:, :1]), 1.0)
     assert {key for key in one if key.startswith("pass@")} == {
         f"pass@1/{how}{end}" for how in ("sampled", "greedy") for end in ("", "/low", "/high")

@@ -137,6 +137,6 @@ def test_each_prompt_is_in_the_data_once_wherever_the_run_is_killed(
     assert kills >= 3
     size, count = run.config.schedule.prompts, len(run.parts.prompts.train)
     stream = PromptStream(count, size, run.parts.seed)
-    wanted = [int(n) for step in range(STEPS) for n in stream.indices(step)]
-    assert problems(tmp_path) == wanted
-    assert checkpoint[1]["completions"] == len(wanted) * run.config.rollout.group_size
+    expected = [int(n) for step in range(STEPS) for n in stream.indices(step)]
+    assert problems(tmp_path) == expected
+    assert checkpoint[1]["completions"] == len(expected) * run.config.rollout.group_size

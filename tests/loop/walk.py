@@ -51,12 +51,12 @@ ADAPTIVE = {**EXTRA, **STALE, "reuse.adaptive": True}
 
 
 def paths(part: Any, prefix: str = "") -> list[str]:
-    found = []
+    leaves = []
     for field in dataclasses.fields(part):
         value, name = getattr(part, field.name), prefix + field.name
         nested = dataclasses.is_dataclass(value)
-        found += paths(value, f"{name}.") if nested else [name]
-    return found
+        leaves += paths(value, f"{name}.") if nested else [name]
+    return leaves
 
 
 def grouped(setting: Setting) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run saves is a model like any other: transformers loads it and agrees."""
+"""A run's saved model is a model like any other: transformers loads it and agrees."""
 
 import subprocess
 import sys

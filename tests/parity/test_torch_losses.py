@@ -34,17 +34,17 @@ def drawn(dtype=np.float32):
 @pytest.mark.parametrize("reduction", [sequence_mean, token_mean])
 @pytest.mark.parametrize("name", ["grpo", "gspo", "decoupled", "cispo", "topr", "oapl"])
 def test_value_and_gradient_are_jaxs(example, name, reduction):
-    log_probs, *given = drawn()
+    log_probs, *others = drawn()
     objective = OBJECTIVES[name]
 
     def scalar(x):
-        batch = TokenBatch(*map(jnp.asarray, given))
+        batch = TokenBatch(*map(jnp.asarray, others))
         return reduction(objective(x, batch), batch.mask)
 
     value, slope = jax.value_and_grad(scalar)(jnp.asarray(log_probs))
     tensor = torch.tensor(log_probs, requires_grad=True)
     loss = example["torch_loss"](objective, reduction)
-    ours = loss(tensor, *map(torch.tensor, given))
+    ours = loss(tensor, *map(torch.tensor, others))
     (2 * ours).backward()
     np.testing.assert_allclose(ours.item(), value, rtol=1e-6)
     assert np.any(slope)

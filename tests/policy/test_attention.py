@@ -25,18 +25,18 @@ def dense(queries, keys, values, mask):
 def test_segments_are_one_softmax_over_their_union():
     queries = draw(0, N, G, T, H, D)
     shared = draw(1, 2, N, P, K, D)
-    own = draw(2, 2, N, G, T, K, D)
+    private = draw(2, 2, N, G, T, K, D)
     lengths = np.array([P, 3])
     seen = np.arange(P) < lengths[:, None]
     out = attend(
         jnp.asarray(queries),
         [
             KeySegment(*jnp.asarray(shared), jnp.asarray(lengths)[:, None, None]),
-            KeySegment(*jnp.asarray(own), causal(jnp.ones((1, 1, T), bool))),
+            KeySegment(*jnp.asarray(private), causal(jnp.ones((1, 1, T), bool))),
         ],
     )
     for n, g in np.ndindex(N, G):
-        keys, values = (np.concatenate([shared[i, n], own[i, n, g]]) for i in (0, 1))
+        keys, values = (np.concatenate([shared[i, n], private[i, n, g]]) for i in (0, 1))
         mask = np.concatenate([np.tile(seen[n], (T, 1)), np.tril(np.ones((T, T), bool))], axis=1)
         np.testing.assert_allclose(out[n, g], dense(queries[n, g], keys, values, mask), atol=1e-5)
 

@@ -57,8 +57,8 @@ def test_unstacked_layers_compute_the_same(family):
     apart = unstack(params)
     assert len(apart["layers"]) == 3
     hidden, (keys, values) = run_prompt(params, config, ids, jnp.ones(ids.shape, bool))
-    found, pairs = run_prompt(apart, config, ids, jnp.ones(ids.shape, bool))
-    np.testing.assert_allclose(found, hidden, rtol=1e-5, atol=1e-5)
+    apart_hidden, pairs = run_prompt(apart, config, ids, jnp.ones(ids.shape, bool))
+    np.testing.assert_allclose(apart_hidden, hidden, rtol=1e-5, atol=1e-5)
     for layer, (own_keys, own_values) in enumerate(pairs):
         np.testing.assert_allclose(own_keys, keys[layer], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(own_values, values[layer], rtol=1e-5, atol=1e-5)
@@ -84,8 +84,8 @@ def test_long_rows_go_through_the_mlp_in_parts(dtype, monkeypatch):
     batch = ragged_batch(config)
 
     def total(params):
-        found = completion_log_probs(params, config, batch, 0.8, keep_fn=keep_nothing)
-        return jnp.sum(jnp.sin(found))
+        values = completion_log_probs(params, config, batch, 0.8, keep_fn=keep_nothing)
+        return jnp.sum(jnp.sin(values))
 
     whole = jax.jit(jax.value_and_grad(total))(params)
     loops = str(jax.make_jaxpr(total)(params)).count("scan[")
@@ -93,8 +93,8 @@ def test_long_rows_go_through_the_mlp_in_parts(dtype, monkeypatch):
     parts = jax.jit(jax.value_and_grad(lambda params: total(params)))(params)
     assert str(jax.make_jaxpr(lambda params: total(params))(params)).count("scan[") > loops
     close = 1e-5 if dtype == jnp.float32 else 2e-2
-    for found, expected in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
-        assert found.dtype == expected.dtype
+    for actual, expected in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
+        assert actual.dtype == expected.dtype
         scale = max(1.0, float(jnp.max(jnp.abs(expected))))
-        wide = found.astype(jnp.float32), expected.astype(jnp.float32)
+        wide = actual.astype(jnp.float32), expected.astype(jnp.float32)
         np.testing.assert_allclose(*wide, atol=close * scale)

@@ -255,17 +255,17 @@ def test_long_rows_walk_about_half_of_their_rectangles():
 @pytest.mark.parametrize(("least_read", "halvings"), [(2, 0), (3, 2)])
 def test_a_draw_is_counted_as_it_happens(least_read, halvings):
     config, (n, g, p, t) = make_config(num_layers=2), (2, 3, 4, 9)
-    given = {"least_read": least_read, "halvings": halvings}
+    how_read = {"least_read": least_read, "halvings": halvings}
     params, batch = make_params(config), full_batch(n, g, p, t)
 
     def draw(params, ids, mask):
         how = {"temperature": 2.0, "greedy": False, "group_size": g, "max_tokens": t, "eos_id": 1}
-        return sample(params, config, ids, mask, jax.random.key(0), **how, **given)
+        return sample(params, config, ids, mask, jax.random.key(0), **how, **how_read)
 
     prompts = batch.prompt_ids, batch.prompt_mask
     lengths = np.asarray(draw(params, *prompts).mask.sum(-1)).ravel()
     assert len(set(lengths)) > 2
-    counted = flops.sample_flops(config, n=n, g=g, p=p, t=t, lengths=lengths, **given)
+    counted = flops.sample_flops(config, n=n, g=g, p=p, t=t, lengths=lengths, **how_read)
 
     def again(params, ids):  # a mask that is known is not asked for its empty rows under trace
         return draw(params, ids, prompts[1])

@@ -166,11 +166,11 @@ def test_prompts_of_many_completions_are_asked_once():
         return jnp.sum(weights * function(params, config, batch, 0.7))
 
     ours = partial(completion_log_probs, log_probs_fn=log_probs_fn)
-    found, expected = (
+    actual, expected = (
         jax.jit(jax.value_and_grad(partial(total, fn)))(params) for fn in (ours, flat)
     )
     assert shapes == [((3, 16), (3, 34)), ((102, 16), (102, 1))]
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5), found, expected)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5), actual, expected)
 
 
 def test_temperature_is_traced(qwen2):

@@ -59,8 +59,8 @@ def test_fresh_adapters_are_the_policy_beneath_them(family):
 def test_adapted_and_merged_policies_agree(family, choice, rank, alpha):
     config = make_config(family)
     params, batch = make_params(config), ragged_batch(config)
-    chosen = {"rank": rank, "alpha": alpha, "targets": lora.TARGETS[choice]}
-    whole = join(*adapters(params, **chosen, seed=rank, noise=0.1))
+    options = {"rank": rank, "alpha": alpha, "targets": lora.TARGETS[choice]}
+    whole = join(*adapters(params, **options, seed=rank, noise=0.1))
     adapted, merged, plain = (
         completion_log_probs(p, config, batch, 0.9) for p in (whole, lora.merge(whole), params)
     )
@@ -71,15 +71,15 @@ def test_adapted_and_merged_policies_agree(family, choice, rank, alpha):
 def test_a_merged_matrix_is_that_of_numpy():
     config = make_config()
     whole = join(*adapters(make_params(config), rank=2, alpha=5.0, targets=("k_proj",)))
-    own = jax.tree.map(
+    adapters_of_one = jax.tree.map(
         partial(np.asarray, dtype=np.float64), whole["layers"]["self_attn"]["k_proj"]
     )
     merged = lora.merge(whole)
     for layer in range(config.num_layers):
-        change = 2.5 * own["lora"]["b"][layer] @ own["lora"]["a"][layer]
+        change = 2.5 * adapters_of_one["lora"]["b"][layer] @ adapters_of_one["lora"]["a"][layer]
         np.testing.assert_allclose(
             merged["layers"]["self_attn"]["k_proj"]["weight"][layer],
-            own["weight"][layer] + change,
+            adapters_of_one["weight"][layer] + change,
             rtol=1e-6, atol=1e-6,
         )  # fmt: skip
     assert jax.tree.structure(merged) == jax.tree.structure(param_shapes(config))
@@ -141,14 +141,14 @@ def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choic
 
     grads = jax.grad(lambda t: total(join(t, frozen)))(trained)
     full = names(jax.grad(total)(lora.merge(join(trained, frozen))))
-    own, found = names(trained), names(grads)
-    assert len(found) == 2 * len(targets)
-    for name in (name.removesuffix(".lora.a") for name in own if name.endswith(".a")):
+    adapter_names, full_names = names(trained), names(grads)
+    assert len(full_names) == 2 * len(targets)
+    for name in (name.removesuffix(".lora.a") for name in adapter_names if name.endswith(".a")):
         a, b, d_w = (np.float64(x) for x in (
-            own[f"{name}.lora.a"], own[f"{name}.lora.b"], full[f"{name}.weight"]))  # fmt: skip
+            adapter_names[f"{name}.lora.a"], adapter_names[f"{name}.lora.b"], full[f"{name}.weight"]))  # fmt: skip
         d_b, d_a = 2.5 * d_w @ a.swapaxes(1, 2), 2.5 * b.swapaxes(1, 2) @ d_w
-        np.testing.assert_allclose(found[f"{name}.lora.b"], d_b, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(found[f"{name}.lora.a"], d_a, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(full_names[f"{name}.lora.b"], d_b, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(full_names[f"{name}.lora.a"], d_a, rtol=1e-3, atol=1e-4)
 
 
 def test_the_backward_pass_keeps_rank_numbers_a_token_more():
@@ -213,8 +213,8 @@ def merge_is_identity(params):
 @pytest.mark.parametrize("choice", sorted(lora.TARGETS))
 def test_axes_are_those_of_the_trees(choice):
     config, targets = make_config(), lora.TARGETS[choice]
-    chosen = partial(lora.split, rank=3, alpha=1.0, targets=targets)
-    shapes = jax.eval_shape(chosen, param_shapes(config), jax.random.key(0))
+    split = partial(lora.split, rank=3, alpha=1.0, targets=targets)
+    shapes = jax.eval_shape(split, param_shapes(config), jax.random.key(0))
     axes = lora.split_axes(param_axes(config), targets)
     for tree, named in zip(shapes, axes, strict=True):
         sizes = {name: len(leaf.shape) for name, leaf in names(tree).items()}

@@ -37,24 +37,24 @@ def make_groups(n, g, p, t, *, seed, vocab=11, prompts=None, lengths=None) -> Ba
     )
 
 
-def packed(groups, *, microbatches=1, wanted=None):
+def packed(groups, *, microbatches=1, updated=None):
     """The batch in the order of its parts, what is in it, its packing and its shape."""
-    wanted = np.ones(len(groups.prompt_ids), bool) if wanted is None else wanted
-    order, shape = arrange(groups, wanted, microbatches=microbatches)
-    groups, wanted = take(groups, order), wanted[order]
-    rows = jax.tree.map(jnp.asarray, pack(groups, wanted, shape))
-    return groups, wanted, rows, shape
+    updated = np.ones(len(groups.prompt_ids), bool) if updated is None else updated
+    order, shape = arrange(groups, updated, microbatches=microbatches)
+    groups, updated = take(groups, order), updated[order]
+    rows = jax.tree.map(jnp.asarray, pack(groups, updated, shape))
+    return groups, updated, rows, shape
 
 
 def view(groups):
     return jax.tree.map(jnp.asarray, groups)
 
 
-def outputs(config, params, groups, *, wanted=None, microbatches=1):
+def outputs(config, params, groups, *, updated=None, microbatches=1):
     """Log-probs with entropy, and the gradient of a random functional of both: padded, packed."""
-    groups, wanted, rows, _ = packed(groups, wanted=wanted, microbatches=microbatches)
+    groups, updated, rows, _ = packed(groups, updated=updated, microbatches=microbatches)
     weights = jax.random.normal(jax.random.key(5), (2, *groups.completion_mask.shape))
-    there = jnp.asarray(wanted, jnp.float32)[:, None, None]
+    there = jnp.asarray(updated, jnp.float32)[:, None, None]
 
     def total(function, inputs, params):
         out = jax.tree.map(lambda x: x * there, function(params, config, inputs, 0.7))
@@ -64,9 +64,9 @@ def outputs(config, params, groups, *, wanted=None, microbatches=1):
     return [jax.jit(jax.grad(partial(total, *one), has_aux=True))(params) for one in both]
 
 
-def check_close(found, expected, *, atol=1e-5):
+def check_close(actual, expected, *, atol=1e-5):
     """Equal to 1e-5: of the largest entry of its array, for a gradient."""
-    for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    for ours, theirs in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         scale = max(1.0, float(np.abs(theirs).max()))
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol * scale)
 
@@ -88,8 +88,8 @@ def test_packed_is_padded_in_values_and_gradients(name):
 
 def test_in_parts_with_groups_left_out():
     config, groups = make_config("Qwen3"), make_groups(6, 2, 4, 5, seed=1)
-    wanted = np.array([True, False, True, True, False, True])
-    padded, short = outputs(config, make_params(config), groups, microbatches=3, wanted=wanted)
+    updated = np.array([True, False, True, True, False, True])
+    padded, short = outputs(config, make_params(config), groups, microbatches=3, updated=updated)
     check_close(short, padded)
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(short[0]))
 
@@ -108,16 +108,16 @@ def test_log_probs_of_recorded_tokens_are_those_of_the_whole_distribution(name):
     if name == "cut by tokens":
         cut = cut_by_tokens(groups, np.ones(len(groups.prompt_ids), bool), most=48)
         rows = jax.tree.map(jnp.asarray, pack_cut(groups, cut))
-        found = packed_fn(params, config, rows, 0.7, view(groups).top_ids)
+        actual = packed_fn(params, config, rows, 0.7, view(groups).top_ids)
         assert len(np.unique(cut.groups)) < cut.groups.size
-        found = in_order(found, rows, len(groups.prompt_ids))
+        actual = in_order(actual, rows, len(groups.prompt_ids))
     else:
         groups, _, rows, _ = packed(groups)
-        found = packed_fn(params, config, rows, 0.7, view(groups).top_ids)
+        actual = packed_fn(params, config, rows, 0.7, view(groups).top_ids)
     every = padded_fn(params, config, view(groups._replace(top_ids=whole)), 0.7)
     present = groups.completion_mask[..., None] & (groups.top_ids >= 0)
     expected = np.take_along_axis(np.asarray(every.top_log_probs), groups.top_ids, axis=-1)
-    for out in (found, padded_fn(params, config, view(groups), 0.7)):
+    for out in (actual, padded_fn(params, config, view(groups), 0.7)):
         top = np.where(present, out.top_log_probs, 0)
         np.testing.assert_allclose(top, np.where(present, expected, 0), atol=1e-5)
         np.testing.assert_allclose(out.log_probs, every.log_probs, atol=1e-5)
@@ -128,10 +128,10 @@ def test_log_probs_of_recorded_tokens_are_those_of_the_whole_distribution(name):
 
 def test_parts_computed_together_are_the_same():
     config, groups = make_config(), make_groups(8, 2, 4, 20, seed=2)
-    params, wanted = make_params(config), np.ones(8, bool)
-    order, shape = arrange(groups, wanted, microbatches=4, together=2)
+    params, updated = make_params(config), np.ones(8, bool)
+    order, shape = arrange(groups, updated, microbatches=4, together=2)
     assert shape.parts == 4
-    rows = jax.tree.map(jnp.asarray, pack(take(groups, order), wanted, shape))
+    rows = jax.tree.map(jnp.asarray, pack(take(groups, order), updated, shape))
 
     def total(together, params):
         how = {"together": together, "spread_fn": spread}
@@ -165,17 +165,17 @@ ROOMY = Shape(parts=2, predictors=30, others=22, groups=2, members=3, prompt=5, 
     st.lists(st.booleans(), min_size=4, max_size=4),
     st.integers(0, 2**16),
 )
-def test_any_lengths(prompts, lengths, wanted, seed):
-    config, wanted = make_config(), np.array(wanted)
+def test_any_lengths(prompts, lengths, updated, seed):
+    config, updated = make_config(), np.array(updated)
     groups = make_groups(
         4, 3, 5, 6, seed=seed, prompts=prompts, lengths=np.reshape(lengths, (4, 3))
     )
-    rows = jax.tree.map(jnp.asarray, pack(groups, wanted, ROOMY))
-    found = packed_fn(make_params(config), config, rows, 0.7)
+    rows = jax.tree.map(jnp.asarray, pack(groups, updated, ROOMY))
+    actual = packed_fn(make_params(config), config, rows, 0.7)
     expected = padded_fn(make_params(config), config, view(groups), 0.7)
-    there = wanted[:, None, None].astype(np.float32)
-    check_close(found, jax.tree.map(lambda x: x * there, expected))
-    assert found.log_probs.dtype == found.entropy.dtype == jnp.float32
+    there = updated[:, None, None].astype(np.float32)
+    check_close(actual, jax.tree.map(lambda x: x * there, expected))
+    assert actual.log_probs.dtype == actual.entropy.dtype == jnp.float32
 
 
 def test_what_stands_on_the_rows_padding_does_not_matter():

@@ -75,13 +75,13 @@ def test_a_row_has_at_most_255_levels_and_half_a_step_of_error():
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(2, 7, 500)).astype(np.float32) * np.geomspace(1e-3, 1e2, 7)[:, None]
     weight[0, 3] = 0.0
-    found = np.asarray(round_to_int8(jnp.asarray(weight)))
+    rounded = np.asarray(round_to_int8(jnp.asarray(weight)))
     scale = np.abs(weight).max(-1, keepdims=True) / 127
-    assert (np.abs(found - weight) <= scale * 0.5001).all()
-    levels = found / np.where(scale > 0, scale, 1)
+    assert (np.abs(rounded - weight) <= scale * 0.5001).all()
+    levels = rounded / np.where(scale > 0, scale, 1)
     np.testing.assert_allclose(levels, np.round(levels), atol=1e-3)
     assert np.abs(levels).max() == pytest.approx(127)
-    np.testing.assert_array_equal(found[0, 3], 0.0)
+    np.testing.assert_array_equal(rounded[0, 3], 0.0)
     assert round_to_int8(jnp.asarray(weight, jnp.bfloat16)).dtype == jnp.bfloat16
 
 

@@ -33,11 +33,11 @@ def test_value_and_gradients_are_those_of_float64(rows, shape, dtype, close):
     y, pull = jax.vjp(jax.jit(product), x, weight)
     d_x, d_weight = pull(cotangent)
     wide_x, wide_weight, wide = (np.asarray(a, np.float64) for a in (x, weight, cotangent))
-    for found, expected in (
+    for actual, expected in (
         (y, wide_x @ wide_weight.T),
         (d_x, wide @ wide_weight),
         (d_weight, wide.T @ wide_x),
     ):
-        assert found.dtype == dtype
+        assert actual.dtype == dtype
         scale = np.abs(expected).max()
-        np.testing.assert_allclose(np.asarray(found, np.float64), expected, atol=close * scale)
+        np.testing.assert_allclose(np.asarray(actual, np.float64), expected, atol=close * scale)

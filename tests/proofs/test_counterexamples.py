@@ -14,8 +14,8 @@ EXAMPLES = [*MODULE["PROPOSAL"], *MODULE["PAPER"]]
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.__name__)
 def test_counterexample_refutes_its_claim(example):
-    found = example()
-    assert found.fails, found
+    counterexample = example()
+    assert counterexample.fails, counterexample
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ def test_counterexample_refutes_its_claim(example):
 def test_errata_cite_every_counterexample_with_its_numbers(page, group):
     text = (PROOFS / page).read_text()
     for example in MODULE[group]:
-        found = example()
+        counterexample = example()
         cited = next(line for line in text.splitlines() if f"`{example.__name__}`" in line)
-        assert f"{found.lesser:.4g}" in cited, (example.__name__, found)
-        assert f"{found.greater:.4g}" in cited, (example.__name__, found)
+        assert f"{counterexample.lesser:.4g}" in cited, (example.__name__, counterexample)
+        assert f"{counterexample.greater:.4g}" in cited, (example.__name__, counterexample)
 
 
 def test_a_claim_that_holds_is_not_refuted():

@@ -52,7 +52,7 @@ def docstrings_in(path):
 
 @cache
 def ties_of_theorems():
-    """Which tests of tests/exact say that they assert a theorem."""
+    """Returns the tests of tests/exact that name a theorem as theirs."""
     ties = {name: [] for name in all_theorems()}
     for path in sorted((ROOT / "tests/exact").glob("test_*.py")):
         for test, text in docstrings_in(f"exact/{path.name}").items():

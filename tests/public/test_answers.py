@@ -57,8 +57,8 @@ def cases(suite):
 
 def bracketed(text):
     """An extractor of one's own: the content of the last square brackets, or else the text."""
-    found = re.findall(r"\[([^\[\]]*)\]", text)
-    return found[-1] if found else free_answer(text)
+    matches = re.findall(r"\[([^\[\]]*)\]", text)
+    return matches[-1] if matches else free_answer(text)
 
 
 @pytest.fixture(scope="module")
@@ -77,32 +77,32 @@ def judged(verifier, extract, case):
         return None
 
 
-def differing(found):
-    return sorted(case["id"] for case, right in found if right != case["right"])
+def differing(verdicts):
+    return sorted(case["id"] for case, right in verdicts if right != case["right"])
 
 
-def told(reasons):
+def listed(reasons):
     return sorted(one for group in reasons.values() for one in group)
 
 
 def test_math_verifys_cases(verifier):
-    found = [(case, judged(verifier, free_answer, case)) for case in cases("math_verify")]
-    assert len(found) == 270
-    assert differing(found) == told(MATH_VERIFY)
+    verdicts = [(case, judged(verifier, free_answer, case)) for case in cases("math_verify")]
+    assert len(verdicts) == 270
+    assert differing(verdicts) == listed(MATH_VERIFY)
 
 
 def test_trls_cases(verifier):
-    found = [(case, judged(verifier, boxed_answer, case)) for case in cases("trl")]
-    assert len(found) == 31
-    assert differing(found) == told(TRL)
+    verdicts = [(case, judged(verifier, boxed_answer, case)) for case in cases("trl")]
+    assert len(verdicts) == 31
+    assert differing(verdicts) == listed(TRL)
 
 
 def test_areals_cases(verifier):
     """Of 71, it expects something of 59; the others may come out as they like, and do come out."""
-    found = []
+    verdicts = []
     for case in cases("areal"):
         free = case["reward"] in ("gsm8k_reward_fn", "verify")
-        found.append((case, judged(verifier, free_answer if free else bracketed, case)))
-    expected = [pair for pair in found if pair[0]["right"] is not None]
-    assert (len(found), len(expected)) == (71, 59)
-    assert differing(expected) == told(AREAL)
+        verdicts.append((case, judged(verifier, free_answer if free else bracketed, case)))
+    expected = [pair for pair in verdicts if pair[0]["right"] is not None]
+    assert (len(verdicts), len(expected)) == (71, 59)
+    assert differing(expected) == listed(AREAL)

@@ -38,10 +38,10 @@ def unpacked(archive, folder):
     return sorted(file for file in folder.iterdir() if file.suffix != ".md")
 
 
-def refusal(read, *given):
-    """What is read and None, or None and why it is refused."""
+def refusal(read, *arguments):
+    """Returns the value and None, or None and the message of the refusal."""
     try:
-        return read(*given), None
+        return read(*arguments), None
     except ValueError as error:
         return None, str(error)
 
@@ -66,12 +66,12 @@ def test_a_line_of_jsonl_is_taken_if_it_is_an_object_of_that_json(texts):
     """But for a byte order mark, which opens many files of lines; and a line may not be empty."""
     for file in texts:
         content = file.read_bytes()
-        wanted, _ = refusal(lambda c=content: parse_json(c.decode("utf-8-sig"), "it"))
-        found, why = refusal(parse_line, content, "rows.jsonl:1")
-        if isinstance(wanted, dict):
-            assert found == Row(wanted, "rows.jsonl:1")
+        expected, _ = refusal(lambda c=content: parse_json(c.decode("utf-8-sig"), "it"))
+        row, why = refusal(parse_line, content, "rows.jsonl:1")
+        if isinstance(expected, dict):
+            assert row == Row(expected, "rows.jsonl:1")
         else:
-            assert (found, why.startswith("rows.jsonl:1")) == (None, True)
+            assert (row, why.startswith("rows.jsonl:1")) == (None, True)
 
 
 def test_damaged_parquet_is_refused_by_its_name_or_read_as_arrow_reads_it(tmp_path):

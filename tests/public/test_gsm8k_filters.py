@@ -41,11 +41,11 @@ ENDINGS = {
 
 
 def judged_by(filters, metric, text, target):
-    """What the harness's exact_match says of a text after a filter."""
+    """Returns the verdict of the harness's exact_match on a text after a filter."""
     (extract, _) = filters["filter"]
     groups = [[g for g in m.groups() if g] for m in re.finditer(extract["regex_pattern"], text)]
-    found = [group[0] for group in groups if group]
-    picked = found[extract.get("group_select", 0)].strip() if found else "[invalid]"
+    matches = [group[0] for group in groups if group]
+    picked = matches[extract.get("group_select", 0)].strip() if matches else "[invalid]"
     for ignored in metric["regexes_to_ignore"]:
         picked, target = re.sub(ignored, "", picked), re.sub(ignored, "", target)
     return picked.lower() == target.lower()
@@ -63,7 +63,7 @@ def test_the_endings_that_the_harness_and_we_call_right():
     task = yaml.safe_load((HERE / "gsm8k.yaml").read_text())
     (metric,), (strict, flexible) = task["metric_list"], task["filter_list"]
     assert (strict["name"], flexible["name"]) == ("strict-match", "flexible-extract")
-    reward, found = MathReward(), {}
+    reward, endings = MathReward(), {}
     for ending in ENDINGS:
         verdicts = {"strict": set(), "flexible": set(), "ours": set()}
         for working, gold, more in solutions():
@@ -71,5 +71,7 @@ def test_the_endings_that_the_harness_and_we_call_right():
             verdicts["strict"].add(judged_by(strict, metric, text, target))
             verdicts["flexible"].add(judged_by(flexible, metric, text, target))
             verdicts["ours"].add(reward.judge(text, "stop", gold) == "correct")
-        found[ending] = tuple(only.pop() if len(only) == 1 else None for only in verdicts.values())
-    assert found == ENDINGS
+        endings[ending] = tuple(
+            only.pop() if len(only) == 1 else None for only in verdicts.values()
+        )
+    assert endings == ENDINGS

@@ -83,12 +83,12 @@ def test_files_of_a_task_give_each_back(tmp_path):
     for ending in ("jsonl", "json", "parquet"):
         assert [row.columns for row in read_rows(tmp_path / f"own.{ending}")] == rows
     task = Task.from_jsonl(tmp_path / "own.jsonl", rewards=[worth_nothing])
-    found = {one.prompt: one.columns["answer"] for one in (*task.train, *task.heldout)}
-    assert found == {row["prompt"]: row["answer"] for row in rows}
+    answers = {one.prompt: one.columns["answer"] for one in (*task.train, *task.heldout)}
+    assert answers == {row["prompt"]: row["answer"] for row in rows}
 
 
 class Elements(HTMLParser):
-    """What a page consists of, and the texts between."""
+    """The elements of a page, and the texts between."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

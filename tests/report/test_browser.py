@@ -64,18 +64,18 @@ def test_a_token_shows_its_values_under_the_pointer_and_keeps_them_when_clicked(
     assert "reward 1.000, advantage 0.750, drawn 2 steps before" in seen[0]  # the largest ratio
     token = '#tokens .answer:first-of-type [data-token="4"]'
     window.hover(token)
-    told = window.js('document.getElementById("token-detail").innerText')
-    assert told.startswith(
+    shown = window.js('document.getElementById("token-detail").innerText')
+    assert shown.startswith(
         "“ 7”, token 5 of 9: ratio 3.4903 (log +1.250), log π −0.250, log μ −1.500"
     )
-    assert told.endswith("advantage +0.750, clipped: the method removed its gradient.")
+    assert shown.endswith("advantage +0.750, clipped: the method removed its gradient.")
     window.click(token)
     window.hover("h1")
-    assert window.js('document.getElementById("token-detail").innerText') == told
+    assert window.js('document.getElementById("token-detail").innerText') == shown
     window.write("#tokens .answer:first-of-type .tokens", "\ue012")  # the left arrow
-    told = window.js('document.getElementById("token-detail").innerText')
-    assert "“ =”, token 4 of 9: ratio 1.0000" in told
-    assert told.endswith("not clipped.")
+    shown = window.js('document.getElementById("token-detail").innerText')
+    assert "“ =”, token 4 of 9: ratio 1.0000" in shown
+    assert shown.endswith("not clipped.")
     assert window.js(f"getComputedStyle(document.querySelector('{token}')).backgroundColor") != (
         window.js("getComputedStyle(document.querySelector('[data-token=\"3\"]')).backgroundColor")
     )

@@ -1,4 +1,4 @@
-"""What certificates.jsonl claims is what whole numbers prove, never more."""
+"""The claims of certificates.jsonl are those that whole numbers prove, never more."""
 
 import json
 from fractions import Fraction

@@ -78,6 +78,6 @@ TABLE = [
 
 @pytest.mark.parametrize(("records", "kinds"), [x[1:] for x in TABLE], ids=[x[0] for x in TABLE])
 def test_a_guard_rail_speaks_of_what_it_is_for(records, kinds):
-    found = Guards(records).messages
-    assert [each.kind for each in found] == kinds
-    assert all("--" in each.text or "Mend" in each.text for each in found)  # each names a remedy
+    guards = Guards(records).messages
+    assert [each.kind for each in guards] == kinds
+    assert all("--" in each.text or "Mend" in each.text for each in guards)  # each names a remedy

@@ -1,4 +1,4 @@
-"""What a run leaves behind can be read by anyone, whatever its figures were."""
+"""A run's folder can be read by anyone, whatever its figures were."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the bridge relies on in vLLM-Ascend, held to the sources of its releases: nothing runs on an NPU.
+"""The bridge's assumptions on vLLM-Ascend, held to the sources of its releases: nothing runs on an NPU.
 
 Each release's own code of a weight update is run over what `ogrpo-serve --device ascend` sets.
 """

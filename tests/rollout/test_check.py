@@ -9,7 +9,7 @@ import pytest
 from ogrpo.protocol import Completion, Group, Sampling, VersionSpan
 from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, Orders, Terms, flaws
 from ogrpo.rollout.embedded import EmbeddedEngine
-from tests.rollout.collection.scripted import collector, told, turn
+from tests.rollout.collection.scripted import collector, origins, turn
 
 EOS, MOST = 9, 5
 TERMS = Terms(Sampling(0.7, MOST, 3), vocab_size=10, eos_id=EOS, versions={0, 4})
@@ -35,8 +35,8 @@ def log_probs(*values):
     return np.array(values, np.float32)
 
 
-def spans(*given):
-    return {"version_spans": tuple(VersionSpan(*each) for each in given)}
+def spans(*bounds):
+    return {"version_spans": tuple(VersionSpan(*each) for each in bounds)}
 
 
 WHOLE = {
@@ -121,12 +121,12 @@ def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name):
     spoil, reason = SPOILT[name]
     terms = Terms(Sampling(1.0, 4, 2), vocab_size=100)
     engine = EmbeddedEngine(sampler(spoil, 1), batch_size=3, prompt_length=1)
-    with collector(engine, 2, terms=terms) as chosen:
+    with collector(engine, 2, terms=terms) as source:
         for step in range(2):
-            assert [problem for problem, *_ in told(turn(chosen, step))] == [
+            assert [problem for problem, *_ in origins(turn(source, step))] == [
                 10 * step + n for n in range(3)
             ]
-        metrics = chosen.metrics()
+        metrics = source.metrics()
     assert metrics["collect/retried/refused"] == 1
     assert metrics["rollout/refused"] == metrics[f"rollout/refused/{reason}"] == 2
 

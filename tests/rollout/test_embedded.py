@@ -35,9 +35,9 @@ def engine(batch_size=2):
 
 def test_groups_keep_the_order_of_prompts_whatever_the_batch_size():
     for batch_size in (1, 2, 3, 7):
-        chosen = engine(batch_size)
-        chosen.publish(-1.0, version=4)
-        groups = chosen.generate(prompts(3, 1, 5, 2, 4), SAMPLING, seed=0)
+        embedded = engine(batch_size)
+        embedded.publish(-1.0, version=4)
+        groups = embedded.generate(prompts(3, 1, 5, 2, 4), SAMPLING, seed=0)
         assert [len(g.prompt_ids) for g in groups] == [3, 1, 5, 2, 4]
         for group, length in zip(groups, (3, 1, 5, 2, 4), strict=True):
             short, long = group.completions
@@ -50,26 +50,28 @@ def test_groups_keep_the_order_of_prompts_whatever_the_batch_size():
 
 
 def test_a_prompt_that_does_not_fit_is_an_error_with_both_numbers():
-    chosen = engine()
-    chosen.publish(0.0, 0)
+    embedded = engine()
+    embedded.publish(0.0, 0)
     with pytest.raises(ValueError, match=r"6 tokens.*takes 5"):
-        chosen.generate(prompts(1, 6), SAMPLING, seed=0)
+        embedded.generate(prompts(1, 6), SAMPLING, seed=0)
 
 
 def test_a_push_in_the_middle_of_a_call_leaves_its_groups_one_version_and_its_weights():
     def push_then_echo(params, *args, **how):
-        chosen.publish(params - 1.0, chosen.version + 1)
+        embedded.publish(params - 1.0, embedded.version + 1)
         return echo(params, *args, **how)
 
-    chosen = EmbeddedEngine(push_then_echo, batch_size=2, prompt_length=5)
-    chosen.publish(-1.0, 0)
+    embedded = EmbeddedEngine(push_then_echo, batch_size=2, prompt_length=5)
+    embedded.publish(-1.0, 0)
     for version, params in ((0, -1.0), (2, -2.0)):  # two pushes a call, one a chunk
         drawn = [
-            c for group in chosen.generate(prompts(1, 2, 3), SAMPLING, 0) for c in group.completions
+            c
+            for group in embedded.generate(prompts(1, 2, 3), SAMPLING, 0)
+            for c in group.completions
         ]
         assert {c.policy_version for c in drawn} == {version}
         assert {float(x) for c in drawn for x in c.log_probs} == {params}
-        assert chosen.version == version + 2
+        assert embedded.version == version + 2
 
 
 def test_weights_are_prepared_once_for_each_call_and_not_kept():
@@ -79,20 +81,20 @@ def test_weights_are_prepared_once_for_each_call_and_not_kept():
         prepared.append(weakref.ref(copy := np.array(params - 1.0)))
         return copy
 
-    chosen = EmbeddedEngine(echo, batch_size=2, prompt_length=5, prepare_fn=prepare)
-    chosen.publish(-1.0, 0)
+    embedded = EmbeddedEngine(echo, batch_size=2, prompt_length=5, prepare_fn=prepare)
+    embedded.publish(-1.0, 0)
     for _ in range(2):
-        groups = chosen.generate(prompts(1, 2, 3), SAMPLING, 0)
+        groups = embedded.generate(prompts(1, 2, 3), SAMPLING, 0)
         assert {float(x) for g in groups for c in g.completions for x in c.log_probs} == {-2.0}
     assert [reference() for reference in prepared] == [None, None]
 
 
 def test_withdrawn_weights_can_be_donated():
-    chosen = EmbeddedEngine(echo, batch_size=2, prompt_length=5)
+    embedded = EmbeddedEngine(echo, batch_size=2, prompt_length=5)
     params = jnp.arange(1 << 16, dtype=jnp.float32)
-    chosen.publish(params, 0)
-    chosen.withdraw()
+    embedded.publish(params, 0)
+    embedded.withdraw()
     with pytest.raises(RuntimeError, match="publish"):
-        chosen.generate(prompts(1), SAMPLING, seed=0)
+        embedded.generate(prompts(1), SAMPLING, seed=0)
     jax.jit(lambda x: x + 1, donate_argnums=0)(params)
     assert params.is_deleted()

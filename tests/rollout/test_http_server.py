@@ -69,7 +69,7 @@ def address(service):
 
 
 def say(address, raw, *, end=False):
-    """What a server answers to bytes, until it ends the connection."""
+    """Returns a server's answer to bytes, until it ends the connection."""
     with socket.create_connection(address, timeout=30) as client:
         client.sendall(raw)
         if end:

@@ -16,8 +16,8 @@ from tests.rollout.vllm import world
 
 
 def built(*arguments, version="0.32.0"):
-    own, more = ogrpo_serve.split(arguments)
-    return ogrpo_serve.build(ogrpo_serve.parser().parse_args(own), version, more)
+    ours, more = ogrpo_serve.split(arguments)
+    return ogrpo_serve.build(ogrpo_serve.parser().parse_args(ours), version, more)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
     console = Console(file=StringIO(), width=200)
     with patch.object(main, "make_parts", make_parts_again):
         main.run(replace(config, run_dir=folder, **changes), console, TYPED)
-    return told(console)
+    return screen(console)
 
 
 def go_with(
@@ -83,17 +83,17 @@ def go_with(
             prepared.config, opened, prepared, decoder, devices, parts, console, TYPED
         )
         to_end(carry_out(session, params))
-    return told(console)
+    return screen(console)
 
 
-def told(console: Console) -> str:
-    """What was shown."""
+def screen(console: Console) -> str:
+    """Returns the text on the console."""
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def left(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """What a run ended with: records without what depends on time, and the weights."""
+    """Returns a run's records, without what depends on time, and its last weights."""
     records = [
         {name: x for name, x in record.items() if not any(cost in name for cost in COSTS)}
         for record in RunDir(folder).read_metrics()

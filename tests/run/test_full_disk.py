@@ -38,12 +38,12 @@ def test_a_run_whose_disk_was_full_in_every_kind_of_write_ends_as_one_whose_was_
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
     for kind, name in NAMED.items():
-        said = found["said"][kind]
+        said = report["said"][kind]
         assert "o space left on device" in said or "RESOURCE_EXHAUSTED" in said, (kind, said)
         assert name in said, (kind, said)
         assert "free space there" in said, (kind, said)
         assert (f"--run-dir {small / 'run'} --resume" in said) == (kind != "config"), (kind, said)
-    assert found["said"]["none"] == ""
-    assert found["alike"]
+    assert report["said"]["none"] == ""
+    assert report["alike"]

@@ -27,14 +27,14 @@ ANSWERS = [Answer("18 apples", False), Answer("\x1b[2J", False), Answer("third",
     ],
 )
 def test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it(records, option, said):
-    for asked in (False, True):
+    for enabled in (False, True):
         shown = []
         session: Any = SimpleNamespace(
-            config=replace(main_study(), **{option: asked}),
+            config=replace(main_study(), **{option: enabled}),
             warn=shown.append,
         )
         guards = Guards(records[:-1])
-        if asked:
+        if enabled:
             with pytest.raises(
                 GuardError, match=f"--{option.replace('_', '-')} ends the run.*{said}"
             ):
@@ -57,8 +57,8 @@ def test_a_file_without_rewards_says_what_it_looks_for_and_strict_ends_it(tmp_pa
         go(tmp_path / "run", **changes)
     notes = "".join(caught.value.__notes__)
     assert "the state after step 0 is saved; go on with" in notes
-    told = go(tmp_path / "run", **{**changes, "strict": False}, resume=True)
-    first = told.splitlines()
+    shown = go(tmp_path / "run", **{**changes, "strict": False}, resume=True)
+    first = shown.splitlines()
     assert any("the one number after the last ####" in line for line in first[:4])
     page = (tmp_path / "run" / "report.html").read_text()
     assert 'class="warning">step 0: 100% of the held-out answers are cut off' in page

@@ -40,20 +40,20 @@ def signals_that_nobody_ignores():
 
 
 def test_a_hangup_is_a_request_to_stop_and_the_second_interrupts():
-    heard = []
-    with stop_on_signal(heard.append) as stop:
+    signals = []
+    with stop_on_signal(signals.append) as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.signal == signal.SIGHUP
-        assert heard == ["SIGHUP"]
+        assert signals == ["SIGHUP"]
         with pytest.raises(KeyboardInterrupt, match="SIGTERM: interrupted at once"):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_terminal_that_went_away_harms_nothing(tmp_path):
     controller, terminal = os.openpty()
-    told = tmp_path / "told"
+    log = tmp_path / "told"
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(told)],
+        [sys.executable, "-c", CHILD, str(log)],
         stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
     )  # fmt: skip
     os.close(terminal)
@@ -65,7 +65,7 @@ def test_a_terminal_that_went_away_harms_nothing(tmp_path):
         child.send_signal(signal.SIGHUP)
         time.sleep(0.01)
     assert child.wait(30) == 0
-    assert told.read_text() == "SIGHUP"
+    assert log.read_text() == "SIGHUP"
 
 
 def trained(*_):

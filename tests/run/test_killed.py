@@ -19,6 +19,6 @@ def test_killed_at_random_and_resumed_a_run_repeats_its_records_weights_and_data
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"seed {SEED}" in done.stdout
-    told = re.search(r"(\d+) of (\d+) runs, killed (\d+) times", done.stdout)
-    assert told is not None, done.stdout
-    assert told.groups() == ("1", "1", "1"), done.stdout
+    summary = re.search(r"(\d+) of (\d+) runs, killed (\d+) times", done.stdout)
+    assert summary is not None, done.stdout
+    assert summary.groups() == ("1", "1", "1"), done.stdout

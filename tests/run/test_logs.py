@@ -193,14 +193,16 @@ def test_the_figures_of_a_log_are_those_of_its_ratios():
                 out[row, g, 0] += sign * shift
         return out
 
-    found = support(groups, twice_as_likely_where_right, together=3)
+    figures = support(groups, twice_as_likely_where_right, together=3)
     ratios = np.tile([2.0, 0.5], 40)
-    np.testing.assert_allclose(np.exp(found.ratios), ratios, rtol=1e-5)
-    assert found.finite == 1
-    assert found.mass == pytest.approx(ratios.mean(), rel=1e-5)
-    assert found.ess_sequence == pytest.approx(ratios.sum() ** 2 / 80 / (ratios**2).sum(), rel=1e-5)
-    assert 0 < found.gain < ((ratios - 1) * np.tile([1, 0], 40)).mean()
-    assert found.ess_token > found.ess_sequence
+    np.testing.assert_allclose(np.exp(figures.ratios), ratios, rtol=1e-5)
+    assert figures.finite == 1
+    assert figures.mass == pytest.approx(ratios.mean(), rel=1e-5)
+    assert figures.ess_sequence == pytest.approx(
+        ratios.sum() ** 2 / 80 / (ratios**2).sum(), rel=1e-5
+    )
+    assert 0 < figures.gain < ((ratios - 1) * np.tile([1, 0], 40)).mean()
+    assert figures.ess_token > figures.ess_sequence
     # As the policy that drew it, a model has nothing to gain, and all of the sample.
     same = support(
         groups, lambda batch: twice_as_likely_where_right(batch) * 0 + np.nan, together=7

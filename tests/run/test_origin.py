@@ -1,4 +1,4 @@
-"""What may change when a run is resumed, what is refused, and what is always."""
+"""Options that may change when a run is resumed, that are refused, and that never matter."""
 
 import json
 from typing import Any
@@ -18,16 +18,16 @@ BEFORE = {
 
 
 def now(path: str = "", value: Any = None) -> dict[str, Any]:
-    found = json.loads(json.dumps(BEFORE))
-    found["config"] = as_json(TrainConfig())
+    origin = json.loads(json.dumps(BEFORE))
+    origin["config"] = as_json(TrainConfig())
     if path:
         *tables, name = path.split(".")
-        table = found
+        table = origin
         for each in tables:
             table = table[each]
         assert name in table, path
         table[name] = value
-    return found
+    return origin
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,13 @@ def copy(whole, tmp_path) -> Path:
 
 def harm(run: Path, *steps: int) -> dict[int, str]:
     """Flips a bit in a file of these checkpoints; the file's name of each."""
-    found = {}
+    damaged = {}
     for step in steps:
         file = max((run / "checkpoints" / str(step) / "arrays" / "d").iterdir())
         data = file.read_bytes()
         file.write_bytes(data[:100] + bytes([data[100] ^ 4]) + data[101:])
-        found[step] = file.name
-    return found
+        damaged[step] = file.name
+    return damaged
 
 
 def everything(run: Path) -> dict[str, bytes]:

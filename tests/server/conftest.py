@@ -38,10 +38,10 @@ class RealServer:
         self.process = None
 
     def launch(self):
-        own = [str(self.folder), "--device", "cpu", "--port", str(self.port), "--python", PYTHON]
+        ours = [str(self.folder), "--device", "cpu", "--port", str(self.port), "--python", PYTHON]
         sizes = ["--max-model-len", "128", "--max-num-seqs", "64", "--kv-cache-gib", "1"]
         before, after = ogrpo_serve.split(self.options)
-        options = ogrpo_serve.parser().parse_args([*own, *sizes, *before])
+        options = ogrpo_serve.parser().parse_args([*ours, *sizes, *before])
         command = ogrpo_serve.build(options, ogrpo_serve.find_version(PYTHON), after)
         with self.log.open("a") as out:
             self.process = subprocess.Popen(

@@ -50,14 +50,14 @@ def test_a_missing_head_is_refused(alone, monkeypatch):
 @contextmanager
 def to_one_alone(release):
     """A share that gives the model file away once: to one of the two data-parallel ranks."""
-    given, lock = [], threading.Lock()
+    taken, lock = [], threading.Lock()
 
     class Once(SimpleHTTPRequestHandler):
         def do_GET(self):
             if self.path.endswith(".safetensors"):
                 with lock:
-                    given.append(self.path)
-                    first = len(given) == 1
+                    taken.append(self.path)
+                    first = len(taken) == 1
                 if not first:
                     self.send_error(503)
                     return
@@ -73,7 +73,7 @@ def to_one_alone(release):
         yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", token=None)
         server.shutdown()
         thread.join()
-    assert len(given) == 2
+    assert len(taken) == 2
 
 
 def gap(engine, params):
@@ -122,8 +122,8 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
                 file.unlink()
         await update(api, body, seconds=seconds)
 
-    def prove(api, found):
-        return push.prove(api, found, push.Target(release, SEQUENCES, scores, 1e-3))
+    def prove(api, capabilities):
+        return push.prove(api, capabilities, push.Target(release, SEQUENCES, scores, 1e-3))
 
     try:
         with contract.connect([alone.url], CONFIG) as engine:

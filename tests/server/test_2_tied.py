@@ -20,9 +20,9 @@ MANY = [np.array([n % 13, n % 11], np.int32) for n in range(32)]
 @pytest.mark.parametrize("which", [0, 1])
 def test_log_probs_are_the_trainers_at_every_temperature(fleet, which):
     with contract.connect([fleet[which].url], CONFIG) as engine:
-        found = engine.capabilities[0]
-        assert (found.native, found.log_probs) == (which == 0, "processed")
-        assert found.echoes == {"prompt", "request"}
+        capability = engine.capabilities[0]
+        assert (capability.native, capability.log_probs) == (which == 0, "processed")
+        assert capability.echoes == {"prompt", "request"}
         contract.check_log_probs(engine, CONFIG, (1.0, 0.7))
 
 
@@ -121,8 +121,8 @@ def in_flight(server, mode, *, pushes=4):
         for thread in threads:
             thread.start()
         for version in range(2, pushes + 2):
-            wanted = engine.counts["requests"] + 9
-            while engine.counts["requests"] < wanted:
+            expected = engine.counts["requests"] + 9
+            while engine.counts["requests"] < expected:
                 time.sleep(0.005)
             engine.publish(policies[version], version)
         stop.set()
@@ -133,20 +133,20 @@ def in_flight(server, mode, *, pushes=4):
 
 
 def by_version(groups):
-    found = {}
+    grouped = {}
     for group in groups:
         (version,) = {c.policy_version for c in group.completions}
-        found.setdefault(version, []).append(group)
-    return found
+        grouped.setdefault(version, []).append(group)
+    return grouped
 
 
 @pytest.mark.parametrize("mode", ["wait", "abort"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_push_in_the_middle_of_a_batch_leaves_every_log_prob_exact(fleet, which, mode):
     groups, policies, counts = in_flight(fleet[which], mode)
-    found = by_version(groups)
-    assert len(found) > 1
-    for version, drawn in found.items():
+    grouped = by_version(groups)
+    assert len(grouped) > 1
+    for version, drawn in grouped.items():
         assert world.worst_gap(CONFIG, policies[version], drawn) < contract.EXACT
     if mode == "wait":  # whether a push that aborts meets a completion under way is chance
         assert counts["rollout/refused/aborted"] == 0

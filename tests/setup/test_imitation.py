@@ -130,8 +130,8 @@ def test_long_demonstrations_are_left_out_and_counted(answers, lost):
     shown = io.StringIO()
     console = Console(file=shown, width=200)
     assert len(fitting_lessons(CONFIG, lessons(*answers), console)) == len(answers) - lost
-    told = shown.getvalue()
-    assert (f"{lost} demonstrations longer than 4 tokens, not imitated" in told) == bool(lost)
+    output = shown.getvalue()
+    assert (f"{lost} demonstrations longer than 4 tokens, not imitated" in output) == bool(lost)
 
 
 def test_without_one_that_fits_the_remedies_are_named():
@@ -143,14 +143,14 @@ def test_without_one_that_fits_the_remedies_are_named():
 
 def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
     config = main_study()
-    found = find_task(config)
-    tokenizer = make_tokenizer(config, found.task)
+    located = find_task(config)
+    tokenizer = make_tokenizer(config, located.task)
     shape = tiny_decoder(tokenizer)
     sources = imitation._sources()
     assert {decoder.__file__, state.__file__, imitation.__file__} <= {str(s) for s in sources}
 
     def folder():
-        recipe = imitation.warm_start_recipe(config, shape, tokenizer, found.lessons)
+        recipe = imitation.warm_start_recipe(config, shape, tokenizer, located.lessons)
         return imitation._cache_folder(recipe)
 
     same = folder()

@@ -54,8 +54,8 @@ def task(tmp_path_factory) -> list[str]:
     lines = [{"prompt": f"{n} and {n * n} are", "answer": str(n)} for n in range(40)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "rewards.py").write_text(REWARD)
-    found = [f"--task={folder / 'problems.jsonl'}", f"--rewards={folder / 'rewards.py'}:even"]
-    return [*found, *SMALL, f"--schedule.steps={STEPS}"]
+    options = [f"--task={folder / 'problems.jsonl'}", f"--rewards={folder / 'rewards.py'}:even"]
+    return [*options, *SMALL, f"--schedule.steps={STEPS}"]
 
 
 def started(devices: int, *options: str, **environment: str) -> subprocess.Popen[str]:
@@ -70,7 +70,7 @@ def started(devices: int, *options: str, **environment: str) -> subprocess.Popen
 def pair(*options: str) -> list[subprocess.Popen[str]]:
     where = f"--processes.coordinator=127.0.0.1:{free_port()}"
     ids = [f"--processes.id={n}" for n in range(2)]
-    return [started(4, *options, where, "--processes.count=2", own) for own in ids]
+    return [started(4, *options, where, "--processes.count=2", number) for number in ids]
 
 
 def found_by_slurm(*options: str) -> list[subprocess.Popen[str]]:
@@ -81,7 +81,7 @@ def found_by_slurm(*options: str) -> list[subprocess.Popen[str]]:
 
 
 def outputs(*processes: subprocess.Popen[str]) -> list[str]:
-    """What each said, when all have ended; if one hangs the others are ended."""
+    """Returns each process's output when all have ended; if one hangs the others are ended."""
     try:
         return [process.communicate(timeout=300)[0] for process in processes]
     finally:
@@ -101,9 +101,9 @@ def records(run: Path) -> list[dict]:
 
 def compare(run: Path, expected: Path, steps: int = STEPS) -> None:
     """Metrics and weights to rounding."""
-    found, wanted = records(run), records(expected)
-    assert len(found) == len(wanted) == steps + 1
-    for ours, theirs in zip(found, wanted, strict=True):
+    actual, desired = records(run), records(expected)
+    assert len(actual) == len(desired) == steps + 1
+    for ours, theirs in zip(actual, desired, strict=True):
         names = [
             {name for name in record if not any(cost in name for cost in COSTS)}
             for record in (ours, theirs)
@@ -133,26 +133,26 @@ def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_p
     steps = 8  # more than go by between a step's record and a signal
     options = [*task, *MESH, *extra, f"--schedule.steps={steps}"]
     alone = started(8, *options, f"--run-dir={tmp_path / 'one'}")
-    told = outputs(alone)
-    assert codes(alone) == [0], told
-    assert "mesh data 2 x fsdp 2 x tensor 2: parameters" in told[0]
-    assert "repeated, layers.self_attn.k_proj.weight: 1 kv_heads cannot be cut" in told[0]
+    printed = outputs(alone)
+    assert codes(alone) == [0], printed
+    assert "mesh data 2 x fsdp 2 x tensor 2: parameters" in printed[0]
+    assert "repeated, layers.self_attn.k_proj.weight: 1 kv_heads cannot be cut" in printed[0]
     learned(tmp_path / "one")
     run = tmp_path / "t[w]o"
     folder = f"--run-dir={run}"
     both = pair(*options, folder)
     await_step(run, 1, both)
     both[1].send_signal(signal.SIGTERM)
-    told = outputs(*both)
-    assert codes(*both) == [130, 130], told
-    assert "stopped by SIGTERM after step" in told[0]
+    printed = outputs(*both)
+    assert codes(*both) == [130, 130], printed
+    assert "stopped by SIGTERM after step" in printed[0]
     assert 0 < len(records(run)) < steps + 1
     both = found_by_slurm(folder, "--resume")
-    told = outputs(*both)
-    assert codes(*both) == [0, 0], told
+    printed = outputs(*both)
+    assert codes(*both) == [0, 0], printed
     compare(run, tmp_path / "one", steps)
-    assert "step" in told[0]
-    assert "run directory" not in told[1]
+    assert "step" in printed[0]
+    assert "run directory" not in printed[1]
 
 
 def await_step(run: Path, step: int, processes: list[subprocess.Popen[str]]) -> None:
@@ -175,8 +175,8 @@ def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
             assert not any(p.poll() is not None for p in processes), outputs(*processes)
             time.sleep(0.05)
         with serving(str(run / "initial"), *place):
-            told = outputs(*processes)
-        assert not any(codes(*processes)), told
+            printed = outputs(*processes)
+        assert not any(codes(*processes)), printed
         learned(run)
     compare(tmp_path / "two", tmp_path / "one")
 

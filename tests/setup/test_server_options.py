@@ -66,8 +66,8 @@ def seen():
 
 @pytest.fixture
 def url(service, seen):
-    with serving(service, seen) as found:
-        yield found
+    with serving(service, seen) as address:
+        yield address
 
 
 def asked_for(*options):
@@ -90,8 +90,8 @@ def published(folder, *options):
 
 def pauses(seen):
     """The modes of the pauses that servers were asked for."""
-    asked = [urlsplit(path) for path, _ in seen]
-    return {parse_qs(at.query)["mode"][0] for at in asked if at.path == "/pause"}
+    requested = [urlsplit(path) for path, _ in seen]
+    return {parse_qs(at.query)["mode"][0] for at in requested if at.path == "/pause"}
 
 
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
@@ -185,5 +185,5 @@ def from_sizes(config):
 def test_what_would_change_nothing_or_cannot_be_is_refused_with_a_remedy(words, message, capsys):
     with pytest.raises((ValueError, SystemExit)) as caught:
         asked_for(*words)
-    told = str(caught.value) + capsys.readouterr().err.replace("│", " ")
-    assert re.search(message, " ".join(told.split()))
+    output = str(caught.value) + capsys.readouterr().err.replace("│", " ")
+    assert re.search(message, " ".join(output.split()))

@@ -39,11 +39,11 @@ def official(tmp_path):
 
 
 def judged(prepared, *texts):
-    """What texts earn as answers to the first training prompt, and what went wrong."""
+    """Scores texts as answers to the first training prompt."""
     ids = [prepared.tokenizer.encode(text) for text in texts]
     made = [Completion(x, np.zeros(len(x), np.float32), 0, 1.0, "stop") for x in ids]
-    (found,) = prepared.judge.rewarded([0], [Group(prepared.prompts.train[0], tuple(made))])
-    return found
+    (verdicts,) = prepared.judge.rewarded([0], [Group(prepared.prompts.train[0], tuple(made))])
+    return verdicts
 
 
 REFUSED = {
@@ -148,15 +148,15 @@ def test_what_the_task_does_not_read_is_refused(config, message):
 
 
 def test_prompts_are_put_once_wherever_they_come_from(official):
-    asked = "What is {question}"
+    template = "What is {question}"
     for config in (
-        TrainConfig(task="gsm8k", data=Data(path=official, prompt=asked), schedule=SMALL),
-        TrainConfig(task=SUMS, data=Data(prompt=asked), schedule=SMALL),
+        TrainConfig(task="gsm8k", data=Data(path=official, prompt=template), schedule=SMALL),
+        TrainConfig(task=SUMS, data=Data(prompt=template), schedule=SMALL),
     ):
         with closing(prepare(config)) as prepared:
             texts = [prepared.tokenizer.decode(ids) for ids in prepared.prompts.train]
             assert all(text.count("What is") == 1 and text[-1] in "=?" for text in texts)
-    mine = find_task(TrainConfig(data=Data(prompt=asked)), own_task()).task
+    mine = find_task(TrainConfig(data=Data(prompt=template)), own_task()).task
     assert mine.train[0].prompt.startswith("What is ")
 
 
@@ -164,11 +164,11 @@ def test_answers_are_found_where_the_option_says(official):
     """By default where the task has them; the same for files, official ones and generated ones."""
     for config in (MADE, TrainConfig(task="gsm8k", data=Data(path=official), schedule=SMALL)):
         for extraction, expected in ((None, [1, 0]), ("marker", [1, 0]), ("boxed", [0, 1])):
-            wanted = replace(config, reward=Judging(extraction=extraction))
-            with closing(prepare(wanted)) as prepared:
-                gold = find_task(wanted).task.train[0].columns["answer"]
-                found = judged(prepared, f"#### {gold}", f"\\boxed{{{gold}}}")
-                assert found.rewards.tolist() == expected
+            judging = replace(config, reward=Judging(extraction=extraction))
+            with closing(prepare(judging)) as prepared:
+                gold = find_task(judging).task.train[0].columns["answer"]
+                verdicts = judged(prepared, f"#### {gold}", f"\\boxed{{{gold}}}")
+                assert verdicts.rewards.tolist() == expected
     generated = find_task(TrainConfig(reward=Judging(extraction="boxed"))).task.rewards[0]
     assert generated.function(["?"], ["so \\boxed{7}"], answer=["7"]) == [1.0]
 
@@ -197,19 +197,21 @@ def user_rewards(tmp_path):
 
 
 def test_a_reward_that_overruns_is_ended_in_time(user_rewards):
-    wanted = Judging(call_seconds=0.5, processes=1)
-    config = replace(MADE, rewards=(f"{user_rewards}:endless",), reward=wanted)
+    judging = Judging(call_seconds=0.5, processes=1)
+    config = replace(MADE, rewards=(f"{user_rewards}:endless",), reward=judging)
     with closing(prepare(config)) as prepared:
-        found = judged(prepared, "2", "1")
-    np.testing.assert_array_equal(found.rewards, [1, np.nan])  # the one that failed is not judged
-    assert np.isnan(found.values["endless"]).tolist() == [False, True]
-    assert "0.5" in found.failures[0]
+        verdicts = judged(prepared, "2", "1")
+    np.testing.assert_array_equal(
+        verdicts.rewards, [1, np.nan]
+    )  # the one that failed is not judged
+    assert np.isnan(verdicts.values["endless"]).tolist() == [False, True]
+    assert "0.5" in verdicts.failures[0]
 
 
 @pytest.mark.parametrize(("memory_gib", "fails"), [(0.5, True), (4.0, False)])
 def test_a_reward_gets_the_memory_that_is_asked_for(user_rewards, memory_gib, fails):
-    wanted = Judging(memory_gib=memory_gib, processes=1)
-    config = replace(MADE, rewards=(f"{user_rewards}:greedy",), reward=wanted)
+    judging = Judging(memory_gib=memory_gib, processes=1)
+    config = replace(MADE, rewards=(f"{user_rewards}:greedy",), reward=judging)
     with closing(prepare(config)) as prepared:
         assert bool(judged(prepared, "2").failures) == fails
 

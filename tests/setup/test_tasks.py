@@ -1,4 +1,4 @@
-"""Which problems are trained on, chosen on and reported on: no prompt is in two sets."""
+"""Training, validation and test problems: no prompt is in two sets."""
 
 import json
 from contextlib import closing
@@ -25,20 +25,20 @@ def questions(examples):
     return [example.prompt for example in examples]
 
 
-def shown(found):
-    """What the careless teacher answers, as a decoder is shown it."""
+def shown(prepared):
+    """Returns the careless teacher's demonstrations as text."""
     tokenizer = word_level(arithmetic.vocabulary())
-    return [tokenizer.decode(group.prompt_ids) for group in found.lessons.groups(tokenizer)]
+    return [tokenizer.decode(group.prompt_ids) for group in prepared.lessons.groups(tokenizer)]
 
 
 def sets_of(config):
     """Every set of prompts, held-out ones as large as they can be."""
-    chosen, reported = (find_task(held_out(config, s)) for s in ("validation", "test"))
-    assert questions(chosen.task.train) == questions(reported.task.train)
-    assert chosen.lessons.key == reported.lessons.key
-    parts = (chosen.task.train, chosen.task.heldout, reported.task.heldout)
+    tuning, reported = (find_task(held_out(config, s)) for s in ("validation", "test"))
+    assert questions(tuning.task.train) == questions(reported.task.train)
+    assert tuning.lessons.key == reported.lessons.key
+    parts = (tuning.task.train, tuning.task.heldout, reported.task.heldout)
     train, validation, test = (questions(part) for part in parts)
-    return [train, shown(chosen), validation, test]
+    return [train, shown(tuning), validation, test]
 
 
 def heldout(config):

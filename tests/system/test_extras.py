@@ -53,19 +53,19 @@ print(importlib.util.find_spec("kernels"), importlib.util.find_spec("experiments
 
 def closure(requirements: list[Requirement]) -> dict[str, Distribution]:
     """Name -> what is installed of it, for the requirements and all that they require."""
-    found: dict[tuple[str, str], Distribution] = {}
+    distributions: dict[tuple[str, str], Distribution] = {}
     while requirements:
         requirement = requirements.pop()
         for extra in ("", *requirement.extras):
             key = canonicalize_name(requirement.name), extra
-            if key in found:
+            if key in distributions:
                 continue
-            found[key] = distribution(requirement.name)
-            for line in found[key].requires or ():
+            distributions[key] = distribution(requirement.name)
+            for line in distributions[key].requires or ():
                 inner = Requirement(line)
                 if inner.marker is None or inner.marker.evaluate({"extra": extra}):
                     requirements.append(inner)
-    return {name: installed for (name, _), installed in found.items()}
+    return {name: installed for (name, _), installed in distributions.items()}
 
 
 def link(installed: Distribution, site: Path) -> None:
@@ -106,13 +106,13 @@ def site_of(wheel: Path, site: Path, *extras: str) -> Path:
     with ZipFile(wheel) as archive:
         archive.extractall(site)
     (metadata,) = site.glob("ogrpo-*.dist-info")
-    wanted = []
+    requirements = []
     for line in Distribution.at(metadata).requires or ():
         requirement = Requirement(line)
-        chosen = [{"extra": extra} for extra in ("", *extras)]
-        if requirement.marker is None or any(map(requirement.marker.evaluate, chosen)):
-            wanted.append(requirement)
-    for installed in closure(wanted).values():
+        environments = [{"extra": extra} for extra in ("", *extras)]
+        if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
+            requirements.append(requirement)
+    for installed in closure(requirements).values():
         link(installed, site)
     return site
 

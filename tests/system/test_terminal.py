@@ -1,4 +1,4 @@
-"""What is somebody else's is shown, and not obeyed."""
+"""Control sequences in somebody else's text are shown, and not obeyed."""
 
 import pytest
 

@@ -66,15 +66,15 @@ def test_what_a_function_prints_or_reads_does_not_touch_the_protocol(start, capf
 
 
 def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
-    worker, found = start(functions.overruns), []
+    worker, answers = start(functions.overruns), []
     asking = threading.Thread(
-        target=lambda: found.append(worker.call("f", {"completions": ["bad"]}, seconds=60.0))
+        target=lambda: answers.append(worker.call("f", {"completions": ["bad"]}, seconds=60.0))
     )
     asking.start()
     time.sleep(0.1)
     worker.kill("for a test")
     asking.join(20.0)
-    assert [(r.kind, r.ended, r.message) for r in found] == [
+    assert [(r.kind, r.ended, r.message) for r in answers] == [
         ("died", True, "its process ended: for a test")
     ]
     assert worker.call("f", {"completions": []}, seconds=9.0).kind == "died"
@@ -122,12 +122,12 @@ def test_processes_end_when_the_caller_is_killed(tmp_path):
     try:
         pids = tmp_path / "pids"
         assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
-        found = [int(pid) for pid in pids.read_text().split()]
-        assert alive(found[0])
+        children = [int(pid) for pid in pids.read_text().split()]
+        assert alive(children[0])
     finally:
         caller.kill()
         caller.wait()
-    assert all(gone(pid) for pid in found)
+    assert all(gone(pid) for pid in children)
 
 
 def test_closing_ends_all_processes_and_what_is_under_way():

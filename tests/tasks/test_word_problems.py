@@ -25,10 +25,10 @@ def test_every_worked_solution_is_right_and_its_last_number_is_the_answer():
         assert question[0].isupper() or question[0].isdigit()
         assert question.endswith("?")
         assert "  " not in question
-        given = set(re.findall(r"\d+", question)) | {"1"}
+        known = set(re.findall(r"\d+", question)) | {"1"}
         results = [str(c) for *_, c in steps]
         for index, (a, _, b, _) in enumerate(steps):
-            assert {str(a), str(b)} <= given | set(results[:index]), (question, solution)
+            assert {str(a), str(b)} <= known | set(results[:index]), (question, solution)
         lengths.add(len(steps))
     assert lengths >= {1, 2, 3}
 
@@ -60,8 +60,8 @@ def test_the_last_number_of_a_completion_that_ends_is_judged():
     reward = read_task("word-problems", train=1).rewards[0].function
     texts = ["3 + 4 = 7. She has 7.", "She has 7 apples, not 8.", "7", "none", "$7.00"]
     ends = ["stop"] * 5
-    found = reward.judge_all(texts, ends, ["7"] * 5)
-    assert found == ["correct", "wrong", "correct", "unparsable", "correct"]
+    verdicts = reward.judge_all(texts, ends, ["7"] * 5)
+    assert verdicts == ["correct", "wrong", "correct", "unparsable", "correct"]
     assert reward.judge("She has 7.", "length", "7") == "truncated"
 
 

@@ -116,7 +116,7 @@ def all_facts(experiences) -> list[tuple]:
 
 
 def expected(numbers) -> list[tuple]:
-    """What a buffer says of `versioned` groups."""
+    """Returns the statistics of a buffer of `versioned` groups."""
     return all_facts(versioned(numbers))
 
 
@@ -138,9 +138,9 @@ def reopened(folder: Path | None, state=None, limits=BufferLimits(), **options: 
     return ReplayBuffer(LAYOUT, limits, fifo, folder=folder, state=state, **options)
 
 
-def check_same(found: Batch, expected: Batch) -> None:
+def check_same(actual: Batch, expected: Batch) -> None:
     """The same arrays of the same types under the same names."""
-    for name, array, other in zip(Batch._fields, found, expected, strict=True):
+    for name, array, other in zip(Batch._fields, actual, expected, strict=True):
         assert (array is None) == (other is None), name
         if array is not None and other is not None:
             np.testing.assert_array_equal(array, other)

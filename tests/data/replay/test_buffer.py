@@ -132,7 +132,7 @@ class AgainstAList(RuleBasedStateMachine):
             problem = self.number % problems
             fresh.append(experience(self.number, version=version, problem=problem, rewards=rewards))
             self.number += 1
-        found = self.buffer.insert(fresh)
+        actual = self.buffer.insert(fresh)
         versions = [c.policy_version for one in fresh for c in one.group.completions]
         self.move_to(max(versions, default=0))
         ids = []
@@ -145,7 +145,7 @@ class AgainstAList(RuleBasedStateMachine):
             self.held.append(Held(self.next_id, one, self.bytes_of(one)))
             self.next_id += 1
         self.counts["inserted"] += sum(id_ >= 0 for id_ in ids)
-        assert found.tolist() == ids
+        assert actual.tolist() == ids
         if self.limits.groups is not None:
             self.evict("groups", self.held[: max(len(self.held) - self.limits.groups, 0)])
 
@@ -201,17 +201,17 @@ class AgainstAList(RuleBasedStateMachine):
     def agree(self):
         if not hasattr(self, "held"):
             return
-        found = self.buffer.statistics()
-        assert len(self.buffer) == found["groups"] == len(self.held)
-        assert found["bytes"] == sum(one.n_bytes for one in self.held)
+        statistics = self.buffer.statistics()
+        assert len(self.buffer) == statistics["groups"] == len(self.held)
+        assert statistics["bytes"] == sum(one.n_bytes for one in self.held)
         assert self.buffer.version == self.version
-        counted = {name: n for name, n in found.items() if n and name.split("/")[0] in COUNTED}
+        counted = {name: n for name, n in statistics.items() if n and name.split("/")[0] in COUNTED}
         assert counted == {name: n for name, n in self.counts.items() if n}
         uses = [one.uses for one in self.held] or [0]
         staleness = [self.version - one.oldest for one in self.held] or [0]
         for name, values in (("uses", uses), ("staleness", staleness)):
-            assert found[f"{name}/max"] == max(values)
-            assert found[f"{name}/mean"] == pytest.approx(np.mean(values))
+            assert statistics[f"{name}/max"] == max(values)
+            assert statistics[f"{name}/mean"] == pytest.approx(np.mean(values))
 
 
 COUNTED = ("inserted", "refused", "evicted", "drawn")

@@ -1,4 +1,4 @@
-"""What a full disk and a power cut leave of a buffer: all that was acknowledged, and no half of it."""
+"""A full disk or a power cut leaves of a buffer all that was acknowledged, and no half of it."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ class PowerCut(BaseException):
 
 
 class Disk:
-    """What of a folder is on the disk: what was synchronised, and nothing else.
+    """A folder's content on the disk: what was synchronised, and nothing else.
 
     A file's content is there once the file was synchronised, a name once its folder was. A disk may
     hold more: with `early_names` it has every name at once, over files as they were synchronised.
@@ -30,9 +30,15 @@ class Disk:
     """
 
     def __init__(
-        self, root: Path, found: Path, patch: pytest.MonkeyPatch, cut_at: int, *, early_names: bool
+        self,
+        root: Path,
+        survived: Path,
+        patch: pytest.MonkeyPatch,
+        cut_at: int,
+        *,
+        early_names: bool,
     ) -> None:
-        self.root, self.found, self._left = root, found, cut_at
+        self.root, self.survived, self._left = root, survived, cut_at
         self._early_names = early_names
         self._files: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {root.stat().st_ino: {}}
@@ -47,18 +53,18 @@ class Disk:
             raise PowerCut
 
     def cut(self) -> None:
-        if not self.found.exists():
-            self._restore(self.root, self.found)
+        if not self.survived.exists():
+            self._restore(self.root, self.survived)
 
     def _fsynced(self, handle: int) -> None:
         self._step()
         self._sync(handle)
-        found = os.fstat(handle)
+        status = os.fstat(handle)
         path = Path(f"/proc/self/fd/{handle}")
-        if stat.S_ISDIR(found.st_mode):
-            self._names[found.st_ino] = {x.name: x.stat().st_ino for x in path.resolve().iterdir()}
+        if stat.S_ISDIR(status.st_mode):
+            self._names[status.st_ino] = {x.name: x.stat().st_ino for x in path.resolve().iterdir()}
         else:
-            self._files[found.st_ino] = path.read_bytes()
+            self._files[status.st_ino] = path.read_bytes()
 
     def _replaced(self, source: Path, target: Path) -> None:
         self._step()
@@ -88,7 +94,7 @@ def lived(folder):
 
 
 def cut_short(disk, folder):
-    """What a run that ends with a power cut, or by itself, had acknowledged, and its state."""
+    """Returns the acknowledged groups of a run that ended, by a power cut or by itself, and its state."""
     acknowledged = [(0, None)]
     try:
         acknowledged.extend(lived(folder))
@@ -102,16 +108,16 @@ def cut_short(disk, folder):
 def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path, early_names):
     folder = Path("run") / "experience"
     for moment in count():
-        root, found = tmp_path / f"{moment}", tmp_path / f"{moment}-found"
+        root, survived = tmp_path / f"{moment}", tmp_path / f"{moment}-found"
         root.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            disk = Disk(root, found, patch, moment, early_names=early_names)
+            disk = Disk(root, survived, patch, moment, early_names=early_names)
             safe, state, cut = cut_short(disk, root / folder)
-        whole = held_by(reopened(found / folder))
+        whole = held_by(reopened(survived / folder))
         assert whole == expected(range(len(whole)))
         assert len(whole) >= safe
         if state is not None:
-            assert held_by(reopened(found / folder, state)) == expected(range(5))
+            assert held_by(reopened(survived / folder, state)) == expected(range(5))
         if not cut:
             break
     assert safe == 7

@@ -42,22 +42,22 @@ def buffer_of(sampler, experiences, limits=None):
 
 
 def tally(buffer, count, draws=DRAWS):
-    """How often each ordered draw of `count` ids came up; a draw leaves no trace on the weights."""
+    """Counts each ordered draw of `count` ids; a draw leaves no trace on the weights."""
     return Counter(tuple(buffer.sample(count, seed=s).ids.tolist()) for s in range(draws))
 
 
-def assert_drawn_as(found, probabilities):
+def assert_drawn_as(outcomes, probabilities):
     """Chi-square of the counts against `probabilities` of the outcomes."""
-    assert set(found) <= {outcome for outcome, p in probabilities.items() if p > 0}
+    assert set(outcomes) <= {outcome for outcome, p in probabilities.items() if p > 0}
     possible = [outcome for outcome, p in probabilities.items() if p > 0]
-    expected = np.array([probabilities[outcome] for outcome in possible]) * sum(found.values())
+    expected = np.array([probabilities[outcome] for outcome in possible]) * sum(outcomes.values())
     assert expected.min() > 5
-    counts = [found[outcome] for outcome in possible]
+    counts = [outcomes[outcome] for outcome in possible]
     assert stats.chisquare(counts, expected).pvalue > LEVEL
 
 
-def singles(found):
-    return Counter(id_ for outcome, n in found.items() for id_ in outcome for _ in range(n))
+def singles(counts):
+    return Counter(id_ for outcome, n in counts.items() for id_ in outcome for _ in range(n))
 
 
 def successive(weights, count):
@@ -157,11 +157,11 @@ def test_stratified_spreads_over_prompts():
     drawn = tally(buffer, 4)
     # The fourth comes from one of the two prompts that have a group left, each half of the time.
     shares = {0: 1.0, **dict.fromkeys((1, 2), 1.5 / 2), **dict.fromkeys((3, 4, 5), 1.5 / 3)}
-    found = singles(drawn)
-    assert found[0] == DRAWS
+    counts = singles(drawn)
+    assert counts[0] == DRAWS
     for id_ in range(1, 6):
         spread = np.sqrt(DRAWS * shares[id_] * (1 - shares[id_]))
-        assert abs(found[id_] - DRAWS * shares[id_]) < 4 * spread
+        assert abs(counts[id_] - DRAWS * shares[id_]) < 4 * spread
     for outcome in drawn:
         assert sorted({problems[i] for i in outcome[:3]}) == [0, 1, 2]
         assert len(set(outcome)) == 4

@@ -13,7 +13,7 @@ LONGEST_WAIT = 120.0
 
 @dataclass(frozen=True)
 class Number:
-    """What is squared."""
+    """A number to be squared."""
 
     value: int
     seed: int

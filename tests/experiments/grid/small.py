@@ -49,5 +49,5 @@ class SquareStudy(Study):
 
 
 def command() -> None:
-    """What a process of its own runs."""
+    """Returns the command of a separate process."""
     sys.exit(main(SquareStudy, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What a cell's hash depends on, which grids are refused, and how a setting is chosen."""
+"""A cell's hash, the grids that are refused, and the choice of a setting."""
 
 from dataclasses import dataclass, replace
 
@@ -68,9 +68,9 @@ def test_what_a_hash_cannot_see_is_refused():
 
     with pytest.raises(ValueError, match="a cell's config holds <built-in function len>"):
         _ = replace(CELL, config=Opaque()).key
-    own = replace(ALGORITHMS["grpo"], name="mine")
+    algorithm = replace(ALGORITHMS["grpo"], name="mine")
     with pytest.raises(ValueError, match="an algorithm by its name"):
-        _ = replace(CELL, config=TrainConfig(algorithm=own)).key
+        _ = replace(CELL, config=TrainConfig(algorithm=algorithm)).key
 
 
 def test_a_row_tells_the_options_that_are_not_the_base():

@@ -47,8 +47,8 @@ def test_methods_are_compared_seed_by_seed():
 
 
 def test_each_axis_is_that_of_the_rows():
-    found = {axis.name: curve(ROWS[0], axis, "pass@1/sampled")[0].tolist() for axis in AXES}
-    assert found == {
+    curves = {axis.name: curve(ROWS[0], axis, "pass@1/sampled")[0].tolist() for axis in AXES}
+    assert curves == {
         "step": [0, 10, 20],
         "updates": [0, 20, 40],
         "completions": [0, 30, 60],

@@ -30,18 +30,18 @@ def segments(layout: str, lengths: Any, arrays: Sequence[Any]) -> list[KeySegmen
         return [KeySegment(pk, pv, shared), KeySegment(k, v, causal(mask))]
     flat = [x.reshape(N * G, T, K, D)[::-1] for x in (k, v)]
     groups = jnp.repeat(jnp.arange(N, dtype=jnp.int32), G)
-    own = jnp.arange(N * G, dtype=jnp.int32)[::-1]
+    positions = jnp.arange(N * G, dtype=jnp.int32)[::-1]
     return [
         KeySegment(pk[::-1], pv[::-1], shared.reshape(-1, 1, T), N - 1 - groups),
-        KeySegment(flat[0], flat[1], causal(mask).reshape(-1, 1, T), own),
+        KeySegment(flat[0], flat[1], causal(mask).reshape(-1, 1, T), positions),
     ]
 
 
 def draw(seed: int, lengths: Lengths, dtype: Any = jnp.float32) -> list[Any]:
     """Queries, keys and values, and a cotangent that is 0 on padding, as a loss has it."""
     rng = np.random.default_rng(seed)
-    q, shared, own = (N, G, T, H, D), (N, P, K, D), (N, G, T, K, D)
-    arrays = [rng.normal(size=shape) for shape in (q, shared, shared, own, own, q)]
+    q, shared, private = (N, G, T, H, D), (N, P, K, D), (N, G, T, K, D)
+    arrays = [rng.normal(size=shape) for shape in (q, shared, shared, private, private, q)]
     arrays[-1] *= np.asarray(there(lengths))[..., None, None]
     return [jnp.asarray(x, dtype) for x in arrays]
 
@@ -71,9 +71,9 @@ def in_float64(kernel: Any, layout: str, lengths: Lengths, arrays: Sequence[Any]
         return jax.tree.map(np.asarray, values_and_gradients(kernel, layout, lengths, wide))
 
 
-def errors(found: Any, exact: Any) -> list[float]:
+def errors(actual: Any, exact: Any) -> list[float]:
     """Largest error of each array over its largest entry, or over 1 where that is less."""
     return [
         float(np.max(np.abs(np.asarray(a, np.float64) - b)) / max(1, np.max(np.abs(b))))
-        for a, b in zip(found, exact, strict=True)
+        for a, b in zip(actual, exact, strict=True)
     ]

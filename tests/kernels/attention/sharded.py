@@ -29,8 +29,15 @@ def draw(heads: int, *, packed: bool) -> Arrays:
     """Queries, keys and values of prompts and completions, and a cotangent."""
     rng = np.random.default_rng(heads)
     rows = N * G if packed else N
-    q, own = (rows, 1 if packed else G, T, H, D), (N * G, T) if packed else (N, G, T)
-    shapes = q, (N, LENGTH, heads, D), (N, LENGTH, heads, D), (*own, heads, D), (*own, heads, D), q
+    q, private = (rows, 1 if packed else G, T, H, D), (N * G, T) if packed else (N, G, T)
+    shapes = (
+        q,
+        (N, LENGTH, heads, D),
+        (N, LENGTH, heads, D),
+        (*private, heads, D),
+        (*private, heads, D),
+        q,
+    )
     arrays = [rng.normal(size=shape) for shape in shapes]
     arrays[-1] *= np.asarray(there()).reshape(q[:3])[..., None, None]  # as a loss has it
     return tuple(jnp.asarray(x, jnp.float32) for x in arrays)
@@ -48,10 +55,10 @@ def segments(keys: Arrays, *, packed: bool) -> list[KeySegment]:
     if not packed:
         return [KeySegment(*keys[:2], shared), KeySegment(*keys[2:], causal(mask))]
     group = jnp.repeat(jnp.arange(N, dtype=jnp.int32), G)
-    own = G * group + (G - 1 - jnp.tile(jnp.arange(G, dtype=jnp.int32), N))
+    positions = G * group + (G - 1 - jnp.tile(jnp.arange(G, dtype=jnp.int32), N))
     return [
         KeySegment(*keys[:2], shared.reshape(-1, 1, T), group),
-        KeySegment(*keys[2:], causal(mask).reshape(-1, 1, T), own),
+        KeySegment(*keys[2:], causal(mask).reshape(-1, 1, T), positions),
     ]
 
 
@@ -73,10 +80,10 @@ def check(mesh: jax.sharding.Mesh, heads: int, *, packed: bool) -> None:
     arrays = draw(heads, packed=packed)
     kernel = attention_over_mesh(mesh, rows=("data", "fsdp"), heads="tensor", attention_fn=BLOCKED)
     placed = jax.device_put(arrays, NamedSharding(mesh, P(("data", "fsdp"))))
-    found = jax.jit(partial(compute, kernel, packed=packed))(placed)
+    actual = jax.jit(partial(compute, kernel, packed=packed))(placed)
     expected = jax.jit(partial(compute, attend, packed=packed))(arrays)
     close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
-    jax.tree.map(close, found, expected)
+    jax.tree.map(close, actual, expected)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ ragged = st.tuples(
 @given(lengths=ragged, seed=st.integers(0, 1 << 16))
 def test_ragged_groups_have_the_oracles_values_and_gradients(layout, lengths, seed):
     arrays = draw(seed, lengths)
-    found = values_and_gradients(SMALL, layout, lengths, arrays)
+    actual = values_and_gradients(SMALL, layout, lengths, arrays)
     exact = values_and_gradients(attend, layout, lengths, arrays)
-    assert max(errors(found, exact)) < 3e-6
+    assert max(errors(actual, exact)) < 3e-6
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -65,14 +65,14 @@ def test_errors_are_what_the_docstring_says(dtype, most):
     with jax.enable_x64(True):
         wide = [x.astype(jnp.float64) for x in inputs]
         exact = jax.tree.leaves(jax.jit(partial(attention_gradients, attend))(*wide))
-    found = jax.tree.leaves(jax.jit(partial(attention_gradients, blocked_attention))(*inputs))
-    for one, other in zip(found, map(np.asarray, exact), strict=True):
+    actual = jax.tree.leaves(jax.jit(partial(attention_gradients, blocked_attention))(*inputs))
+    for one, other in zip(actual, map(np.asarray, exact), strict=True):
         assert np.max(np.abs(np.asarray(one, np.float64) - other)) < most * np.max(np.abs(other))
 
 
 def test_bfloat16_stays_bfloat16():
-    found = values_and_gradients(SMALL, "padded", FULL, draw(2, FULL, jnp.bfloat16))
-    assert {x.dtype for x in found} == {jnp.dtype(jnp.bfloat16)}
+    actual = values_and_gradients(SMALL, "padded", FULL, draw(2, FULL, jnp.bfloat16))
+    assert {x.dtype for x in actual} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_a_query_that_sees_nothing_is_zero_and_pulls_at_nothing():
@@ -90,10 +90,10 @@ def test_blocks_that_nobody_sees_are_never_touched():
     arrays = draw(4, lengths)
     hidden = [x.at[..., 6:, :, :].set(jnp.nan) for x in arrays[1:5]]
     touched = [arrays[0], *hidden, arrays[5]]
-    found = values_and_gradients(SMALL, "padded", lengths, touched)
-    assert all(np.all(np.isfinite(x)) for x in found)
+    actual = values_and_gradients(SMALL, "padded", lengths, touched)
+    assert all(np.all(np.isfinite(x)) for x in actual)
     expected = values_and_gradients(SMALL, "padded", lengths, arrays)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     plain = values_and_gradients(attend, "padded", lengths, touched)
     assert np.any(np.isnan(plain[0]))
@@ -101,8 +101,8 @@ def test_blocks_that_nobody_sees_are_never_touched():
 
 def test_more_seen_than_there_is_is_all():
     q, pk, pv, *_ = draw(5, FULL)
-    given = [SMALL(q, [KeySegment(pk, pv, jnp.full((1, 1, T), n))]) for n in (P, P + 5)]
-    np.testing.assert_array_equal(*given)
+    outputs = [SMALL(q, [KeySegment(pk, pv, jnp.full((1, 1, T), n))]) for n in (P, P + 5)]
+    np.testing.assert_array_equal(*outputs)
 
 
 def test_memory_is_linear_in_the_completion():
@@ -144,11 +144,11 @@ def layers(kernel, keep_fn, arrays):
     ids=["products", "full", "none"],
 )
 def test_it_is_recomputed_inside_a_scan(keep_fn):
-    found, expected = (
+    actual, expected = (
         jax.jit(function)(weights)
         for function, weights in (layers(fn, keep_fn, draw(6, FULL)) for fn in (SMALL, attend))
     )
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), found, expected)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), actual, expected)
 
 
 def test_what_is_kept_with_products_is_not_computed_again():

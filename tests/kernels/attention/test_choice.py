@@ -1,4 +1,4 @@
-"""Which attention runs: by name, by the number of keys, through the decoder in each layout."""
+"""The choice of an attention: by name, by the number of keys, through the decoder in each layout."""
 
 from functools import partial
 from typing import Any
@@ -50,8 +50,8 @@ def test_blocks_are_lowered_for_accelerators_with_the_prompt_once(platform):
 
     def total(q, pk, pv, keys, values):
         seen = jnp.full((n, g, t), p, jnp.int32)
-        own = KeySegment(keys, values, causal(jnp.ones((n, g, t), bool)))
-        mixed = kernel("auto", blocked=on_devices)(q, [KeySegment(pk, pv, seen), own])
+        segment = KeySegment(keys, values, causal(jnp.ones((n, g, t), bool)))
+        mixed = kernel("auto", blocked=on_devices)(q, [KeySegment(pk, pv, seen), segment])
         return jnp.sum(mixed.astype(jnp.float32))
 
     on_devices = partial(blocked_attention, tile=tile_for("gpu"))

@@ -34,8 +34,8 @@ def check_parity(mesh: jax.sharding.Mesh) -> None:
 
 def check_bfloat16(mesh: jax.sharding.Mesh) -> None:
     cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows="data", width=5, block=3)
-    found = errors(cut, draw(5, dtype=jnp.bfloat16))
-    assert np.all(np.array(found) <= [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]), found
+    gaps = errors(cut, draw(5, dtype=jnp.bfloat16))
+    assert np.all(np.array(gaps) <= [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]), gaps
 
 
 def check_refusal(mesh: jax.sharding.Mesh) -> None:

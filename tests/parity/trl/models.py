@@ -1,4 +1,4 @@
-"""What TRL's trainer is not built without."""
+"""Stand-ins for the arguments that TRL's trainer needs."""
 
 
 def tiny():

@@ -117,8 +117,8 @@ def theirs(trl, t, options):
 
 def ours(t, title, options):
     """Our loss and its gradient. TRL's ratio is over the trainer's own `old`."""
-    algorithm, given = names.build(title)
-    knobs = names.settings(algorithm, given, LONGEST)
+    algorithm, overrides = names.build(title)
+    knobs = names.settings(algorithm, overrides, LONGEST)
     engine = t.sampling if "vllm_importance_sampling_mode" in options else t.old
     fields = [jnp.asarray(x) for x in (engine, t.old, t.ref)]
     batch = TokenBatch(jnp.zeros(t.new.shape), jnp.asarray(t.mask), *fields)
@@ -136,20 +136,22 @@ def test_the_whole_method_is_trls(trl, row):
     with jax.enable_x64():
         t = tensors()
         expected = theirs(trl, t, row.options)
-        found = ours(t, row.ours, row.options)
+        actual = ours(t, row.ours, row.options)
     assert np.any(expected[1])
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-8, atol=1e-12)
 
 
-def told(module, attribute):
+def compared_with(module, attribute):
     """The strings that a module compares an attribute with."""
     nodes = [
         n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Compare)
     ]
     sides = [n.comparators for n in nodes if getattr(n.left, "attr", None) == attribute]
-    found = {n for side in sides for c in side for n in ast.walk(c) if isinstance(n, ast.Constant)}
-    return {n.value for n in found if isinstance(n.value, str)}
+    constants = {
+        n for side in sides for c in side for n in ast.walk(c) if isinstance(n, ast.Constant)
+    }
+    return {n.value for n in constants if isinstance(n.value, str)}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def told(module, attribute):
 )
 def test_every_name_that_trl_knows_is_in_the_table(trl, option):
     named = {row.options[option] for row in TRL if option in row.options}
-    assert named == told(trl.module, option)
+    assert named == compared_with(trl.module, option)
     assert len(named) > 1
 
 

@@ -49,13 +49,13 @@ def theirs(trl, prompt, functions, weights):
         trainer = trl.GRPOTrainer(
             reward_funcs=functions, args=config, train_dataset=Dataset.from_list(rows), **tiny()
         )
-        request = asked(prompt)
+        request = score_request(prompt)
         values = trainer._calculate_rewards(rows, request.prompts, request.completions, IDS)
     rewards = (values * trainer.reward_weights.unsqueeze(0)).nansum(dim=1)  # as it does afterwards
     return trainer.reward_func_names, values.numpy(), rewards.numpy()
 
 
-def asked(prompt):
+def score_request(prompt):
     reasons = ["stop"] * len(TEXTS)
     return ScoreRequest.of_group(
         prompt, TEXTS, completion_ids=IDS, finish_reasons=reasons, columns=ROW
@@ -65,15 +65,15 @@ def asked(prompt):
 def ours(prompt, rewards, **options):
     bounds = {"processes": 2, "seconds": 60.0, "memory_gib": 4.0, **options}
     with RewardPool(rewards, **bounds) as pool:
-        return pool.score(asked(prompt))
+        return pool.score(score_request(prompt))
 
 
-def agree(found, expected):
+def agree(actual, expected):
     names, values, rewards = expected
-    assert list(found.values) == names
-    np.testing.assert_array_equal(np.stack([*found.values.values()], axis=1), values)
-    np.testing.assert_allclose(found.rewards, rewards, rtol=1e-6)
-    assert found.failures == ()
+    assert list(actual.values) == names
+    np.testing.assert_array_equal(np.stack([*actual.values.values()], axis=1), values)
+    np.testing.assert_allclose(actual.rewards, rewards, rtol=1e-6)
+    assert actual.failures == ()
     assert len(np.unique(rewards)) > 1
 
 

@@ -55,10 +55,10 @@ TEXT = [
 
 
 def says(prompts, completions, answer, **kwargs):
-    asked = [prompt[-1]["content"] for prompt in prompts]
+    questions = [prompt[-1]["content"] for prompt in prompts]
     said = [completion[0]["content"] for completion in completions]
     assert {completion[0]["role"] for completion in completions} == {"assistant"}
-    return [len(q) + 10 * (s == a) for q, s, a in zip(asked, said, answer, strict=True)]
+    return [len(q) + 10 * (s == a) for q, s, a in zip(questions, said, answer, strict=True)]
 
 
 async def asks(completions, **kwargs):

@@ -29,8 +29,8 @@ def _group(head, version, seed, size):
     return Group(np.array([head], np.int32), (completion,) * size)
 
 
-def told(taken):
-    """What a batch was drawn from: (problem, version, seed) of each group."""
+def origins(taken):
+    """Returns the (problem, version, seed) that each group of a batch was drawn from."""
     return [
         (problem, *(int(x) for x in g.completions[0].token_ids[:2]))
         for problem, g in zip(taken.request.problems, taken.groups, strict=True)
@@ -110,18 +110,18 @@ def collector(
     )
 
 
-def turn(chosen, step, v=1):
+def turn(source, step, v=1):
     """One step of a trainer that publishes every `v` steps."""
     if step % v == 0:
-        chosen.publish(f"weights {step}", step)
-    return chosen.take(step)
+        source.publish(f"weights {step}", step)
+    return source.take(step)
 
 
 def run(engine, steps=8, *, v=1, pause=lambda step: None, **limits):
     """The batches of a whole run."""
     batches = []
-    with collector(engine, steps, **limits) as chosen:
+    with collector(engine, steps, **limits) as source:
         for step in range(steps):
-            batches.append(turn(chosen, step, v))
+            batches.append(turn(source, step, v))
             pause(step)
     return batches

@@ -16,9 +16,9 @@ from tests.rollout.collection.scripted import (
     collector,
     equal_rewards,
     group,
+    origins,
     request_at,
     run,
-    told,
     turn,
 )
 
@@ -55,8 +55,8 @@ def test_without_a_lead_the_engine_sees_the_calls_of_a_loop_that_calls_it_itself
     for step in range(5):
         if step % v == 0:
             direct.publish(f"weights {step}", step)
-        asked = request_at(step)
-        expected.append(direct.generate(asked.prompts, SAMPLING, asked.seed))
+        request = request_at(step)
+        expected.append(direct.generate(request.prompts, SAMPLING, request.seed))
     assert engine.log == direct.log
     for taken, groups in zip(batches, expected, strict=True):
         assert [g.completions[0].token_ids.tolist() for g in taken.groups] == [
@@ -76,7 +76,7 @@ def test_with_one_worker_what_the_engine_sees_does_not_depend_on_timing():
         engine = Scripted(sleepy(seed))
         taken = run(engine, v=2, lead=2, pause=sleepy(seed + 10))
         logs.append(drawn_calls(engine))
-        batches.append([told(t) for t in taken])
+        batches.append([origins(t) for t in taken])
     assert len(logs[0]) > 8
     assert all(log == logs[0] for log in logs)
     assert all(batch == batches[0] for batch in batches)
@@ -85,7 +85,7 @@ def test_with_one_worker_what_the_engine_sees_does_not_depend_on_timing():
 def test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_number():
     def batches(workers, seed):
         limits = {"lead": 2, "workers": workers, "prompts_per_call": 1}
-        return [told(t) for t in run(Scripted(sleepy(seed)), v=2, **limits)]
+        return [origins(t) for t in run(Scripted(sleepy(seed)), v=2, **limits)]
 
     alone = batches(1, 0)
     assert len({seed for batch in alone for _, _, seed in batch}) == 24
@@ -111,10 +111,10 @@ def flaky(every):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_failures_that_pass_change_no_group_and_are_counted(workers):
     limits = {"lead": 2, "workers": workers, "prompts_per_call": 2}
-    with collector(Scripted(flaky(2)), 4, **limits) as chosen:
-        batches = [told(turn(chosen, step, v=2)) for step in range(4)]
-        assert chosen.metrics()["collect/retried/failed"] == 2 * 4 * 3
-    assert batches == [told(t) for t in run(Scripted(), 4, v=2, **limits)]
+    with collector(Scripted(flaky(2)), 4, **limits) as source:
+        batches = [origins(turn(source, step, v=2)) for step in range(4)]
+        assert source.metrics()["collect/retried/failed"] == 2 * 4 * 3
+    assert batches == [origins(t) for t in run(Scripted(), 4, v=2, **limits)]
 
 
 def raising(error):
@@ -141,12 +141,12 @@ LASTING = {
 @pytest.mark.parametrize("message", LASTING)
 def test_what_does_not_pass_reaches_the_trainer_with_its_cause(message):
     engine, reward_fn, cause, calls = LASTING[message]
-    with collector(engine, attempts=3, reward_fn=reward_fn) as chosen:
+    with collector(engine, attempts=3, reward_fn=reward_fn) as source:
         with pytest.raises(CollectionError, match=message) as caught:
-            turn(chosen, 0)
+            turn(source, 0)
         assert isinstance(caught.value.__cause__, cause)
         with pytest.raises(CollectionError, match=message):
-            chosen.take(0)
+            source.take(0)
     assert engine.calls == {(0, 1, 2): calls}
 
 
@@ -157,11 +157,11 @@ def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
                 raise Flaky("weights are not finite")
             super().publish(params, version)
 
-    with collector(Refusing(), lead=1) as chosen:
+    with collector(Refusing(), lead=1) as source:
         for step in range(2):  # the batch of step 1 was asked for before the push
-            assert told(turn(chosen, step))[0][1] == 0
+            assert origins(turn(source, step))[0][1] == 0
         with pytest.raises(CollectionError, match=r"version 1 was not published.*not finite"):
-            turn(chosen, 2)
+            turn(source, 2)
 
 
 def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_another_seed():
@@ -172,12 +172,12 @@ def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_anot
         return groups
 
     engine = Scripted(answer=answer)
-    with collector(engine) as chosen:
-        (first, middle, last) = told(turn(chosen, 0))
+    with collector(engine) as source:
+        (first, middle, last) = origins(turn(source, 0))
         assert (first, last) == ((0, 0, 1000), (2, 0, 1000))
         assert middle[:2] == (1, 0)
         assert middle[2] != 1000
-        assert chosen.metrics()["collect/retried/incomplete"] == 1
+        assert source.metrics()["collect/retried/incomplete"] == 1
     assert engine.calls == {(0, 1, 2): 1, (1,): 1}
 
 
@@ -197,31 +197,31 @@ def blocked():
 
 def test_closing_while_the_trainer_waits_wakes_it():
     engine, begun, released = blocked()
-    chosen, raised = collector(engine, grace=0.0), []
+    source, raised = collector(engine, grace=0.0), []
 
     def trainer():
         with pytest.raises(RuntimeError, match="closed") as caught:
-            turn(chosen, 0)
+            turn(source, 0)
         raised.append(caught.value)
 
     thread = threading.Thread(target=trainer)
     thread.start()
     wait(begun)
-    chosen.close()
+    source.close()
     thread.join(LONG)
     assert len(raised) == 1
-    chosen.close()
+    source.close()
     released.set()
-    for use in (lambda: chosen.publish("more", 9), lambda: chosen.take(0)):
+    for use in (lambda: source.publish("more", 9), lambda: source.take(0)):
         with pytest.raises(RuntimeError, match="closed"):
             use()
 
 
 def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
     engine, begun, released = blocked()
-    with caplog.at_level(logging.WARNING), collector(engine, grace=0.0) as chosen:
-        chosen.publish("weights", 0)
-        chosen.request(0)
+    with caplog.at_level(logging.WARNING), collector(engine, grace=0.0) as source:
+        source.publish("weights", 0)
+        source.request(0)
         wait(begun)
     assert "1 calls of the engine did not end within 0 s" in caplog.text
     released.set()
@@ -231,12 +231,12 @@ def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
 
 
 def test_nothing_is_taken_out_of_turn_or_before_there_are_weights():
-    with collector(Scripted()) as chosen:
+    with collector(Scripted()) as source:
         with pytest.raises(RuntimeError, match=r"before publish\(\): there are no weights yet"):
-            chosen.take(0)
-        chosen.publish("weights", 0)
+            source.take(0)
+        source.publish("weights", 0)
         with pytest.raises(ValueError, match=r"take\(1\), but the next step is 0"):
-            chosen.take(1)
+            source.take(1)
 
 
 # --- statistics and resuming -----------------------------------------------------------------
@@ -244,18 +244,18 @@ def test_nothing_is_taken_out_of_turn_or_before_there_are_weights():
 
 @pytest.mark.parametrize(("lead", "v"), [(0, 2), (1, 1), (1, 3), (2, 1), (3, 2)])
 def test_a_resumed_run_asks_again_for_what_was_on_its_way_under_the_versions_it_had(lead, v):
-    whole = [told(t) for t in run(Scripted(), v=v, lead=lead)]
+    whole = [origins(t) for t in run(Scripted(), v=v, lead=lead)]
     for stop in range(1, 8):
-        with collector(Scripted(), range(stop, 8), lead=lead) as chosen:
+        with collector(Scripted(), range(stop, 8), lead=lead) as source:
             # The server's weights at the steps whose requests were still on their way.
             for step in range(max(0, stop - lead), stop):
                 version = step - step % v
-                if chosen.version != version:
-                    chosen.publish(f"weights {version}", version)
-                chosen.request(step + lead)
-            if chosen.version is None and stop % v:
-                chosen.publish(f"weights {stop - stop % v}", stop - stop % v)
-            resumed = [told(turn(chosen, step, v)) for step in range(stop, 8)]
+                if source.version != version:
+                    source.publish(f"weights {version}", version)
+                source.request(step + lead)
+            if source.version is None and stop % v:
+                source.publish(f"weights {stop - stop % v}", stop - stop % v)
+            resumed = [origins(turn(source, step, v)) for step in range(stop, 8)]
         assert resumed == whole[stop:]
 
 
@@ -275,19 +275,19 @@ def test_groups_are_judged_while_others_are_sampled():
         wait(sampling)
         return equal_rewards(request, places, groups)
 
-    with collector(Scripted(script), reward_fn=reward_fn, prompts_per_call=1) as chosen:
-        assert told(turn(chosen, 0)) == told(run(Scripted(), 1, prompts_per_call=1)[0])
+    with collector(Scripted(script), reward_fn=reward_fn, prompts_per_call=1) as source:
+        assert origins(turn(source, 0)) == origins(run(Scripted(), 1, prompts_per_call=1)[0])
 
 
 def test_the_engine_is_the_callers_alone_while_it_asks_for_it():
     engine = Scripted()
-    with collector(engine, lead=3) as chosen:
-        turn(chosen, 0)
-        with chosen.alone() as own:
-            assert own is engine
+    with collector(engine, lead=3) as source:
+        turn(source, 0)
+        with source.alone() as inner:
+            assert inner is engine
             before = len(engine.log)
-            chosen.publish("weights 1", 1)
-            chosen.request(4)
+            source.publish("weights 1", 1)
+            source.request(4)
             time.sleep(0.05)
             assert len(engine.log) == before
-        assert told(chosen.take(1))[0][1] == 0  # asked for ahead, before the newer weights
+        assert origins(source.take(1))[0][1] == 0  # asked for ahead, before the newer weights

@@ -37,13 +37,13 @@ class World:
             limits=self.limits,
             retry_on=(Flaky,),
         )
-        self.running, self.served, self.step, self.asked = {}, -1, 0, False
+        self.running, self.served, self.step, self.requested = {}, -1, 0, False
         self.handed = []
 
     def play(self):
         """The batches, in order."""
         while self.step < self.steps:
-            moves = [self.train] if not self.asked or self.queue.complete(self.step) else []
+            moves = [self.train] if not self.requested or self.queue.complete(self.step) else []
             if len(self.running) < self.limits.workers and self.work():
                 moves.append(self.begin)
             for command in self.running:
@@ -56,16 +56,16 @@ class World:
         return self.handed
 
     def train(self):
-        if self.asked:
+        if self.requested:
             self.handed.append(self.queue.hand_out(self.step))
             self.check_batch(self.handed[-1])
-            self.step, self.asked = self.step + 1, False
+            self.step, self.requested = self.step + 1, False
             return
         if self.step % self.v == 0:
             self.queue.publish("weights", self.step)
         self.queue.request(self.step + self.limits.lead)
         self.queue.check_turn(self.step)
-        self.asked = True
+        self.requested = True
 
     def work(self):
         """Returns whether there is something to begin, which the queue's state alone decides."""
@@ -94,8 +94,8 @@ class World:
         self.queue.drawn(command, [group(p, version, command.seed) for p in command.prompts])
 
     def judge(self):
-        asked = self.queue.unjudged.popleft()
-        self.queue.judged(asked, equal_rewards(asked.request, asked.places, asked.groups))
+        call = self.queue.unjudged.popleft()
+        self.queue.judged(call, equal_rewards(call.request, call.places, call.groups))
 
     def fail(self, command):
         self.faults -= 1
@@ -129,7 +129,7 @@ def versions(handed):
 
 
 def every(play):
-    """What `play(choose)` returns for every sequence of choices."""
+    """Yields the value of `play(choose)` for every sequence of choices."""
     path = []
     while True:
         made = []
@@ -199,8 +199,8 @@ def test_every_prompt_is_handed_out_once_whatever_happens_when(data):
     random = data.draw(st.randoms(use_true_random=False))
     world = World(random.randrange, limits, steps=8, v=v, size=3, faults=4)
     handed = world.play()
-    wanted = [problem for step in range(8) for problem in request_at(step, 3).problems]
-    assert [int(g.prompt_ids[0]) for t in handed for g in t.groups] == wanted
-    assert sum(world.queue.staleness.values()) == 2 * len(wanted)
+    expected = [problem for step in range(8) for problem in request_at(step, 3).problems]
+    assert [int(g.prompt_ids[0]) for t in handed for g in t.groups] == expected
+    assert sum(world.queue.staleness.values()) == 2 * len(expected)
     if limits.ordered:  # A call that fails is repeated before any newer weights.
         assert versions(handed) == [{n} for n in planned_versions(limits, 8, v)]

@@ -1,4 +1,4 @@
-"""What the bridge promises, checked alike against the in-repo server and against vLLM."""
+"""The bridge's promises, checked alike against the in-repo server and against vLLM."""
 
 import re
 
@@ -20,14 +20,14 @@ TEXTS = world.TOKENIZER.sample_texts()
 
 
 def connect(urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, **options) -> VllmEngine:
-    wanted = Options(**{"timeout": 60.0, "patience": 90.0, **options})
+    merged = Options(**{"timeout": 60.0, "patience": 90.0, **options})
     return connect_policy(
         urls,
         config,
         eos_id=world.EOS,
         max_length=max_length,
         texts=texts,
-        options=wanted,
+        options=merged,
     )
 
 

@@ -50,7 +50,7 @@ def held(deliver: Callable[[], bytes], spoilt: Spoilt) -> bytes:
 
 
 class Proxy:
-    """In front of the server at a URL, at a URL of its own."""
+    """A proxy in front of the server at a URL."""
 
     def __init__(self, url: str) -> None:
         self.origin = urlsplit(url).netloc
@@ -143,7 +143,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
         do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Logs nothing."""
 
     return ProxyHandler
 

@@ -34,7 +34,7 @@ def sampling_of(body):
 
 
 class Fails(Exception):
-    """What vLLM answers with 500."""
+    """An error that vLLM answers with 500."""
 
 
 class Staged(httpx.AsyncBaseTransport):
@@ -118,13 +118,13 @@ class Staged(httpx.AsyncBaseTransport):
         await self._thawed.wait()
         body = json.loads(request.content or b"{}")
         try:
-            found = await self._do(path, body, request.url.params)
+            reply = await self._do(path, body, request.url.params)
         except Fails:
             return httpx.Response(500, json={"error": {"message": "the engine failed"}})
         if fault == "hang":
             await asyncio.Event().wait()
         await asyncio.sleep(8.0 if fault == "late" else 0.0)
-        return httpx.Response(200, json=found)
+        return httpx.Response(200, json=reply)
 
     async def _do(self, path, body, query):
         if path in ("/v1/completions", "/inference/v1/generate"):
@@ -229,16 +229,16 @@ class Staged(httpx.AsyncBaseTransport):
             top = {f"token_id:{n}": -n / body["temperature"] for n in (1, 2, 3)}
             choice = {"logprobs": {"top_logprobs": [top]}, **echo}
             return {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
-        wanted = body["sampling_params"]
-        await asyncio.sleep(0.2 * wanted["max_tokens"])
+        sampling = body["sampling_params"]
+        await asyncio.sleep(0.2 * sampling["max_tokens"])
         drawn = log_prob_of(self.weights)
         choice = {
-            "token_ids": [1] * (wanted["max_tokens"] - 1) + [EOS],
+            "token_ids": [1] * (sampling["max_tokens"] - 1) + [EOS],
             "finish_reason": "stop",
-            "logprobs": {"content": [{"logprob": drawn}] * wanted["max_tokens"]},
-            "weight_versions": [{"version": self.label, "start": 0, "end": wanted["max_tokens"]}],
+            "logprobs": {"content": [{"logprob": drawn}] * sampling["max_tokens"]},
+            "weight_versions": [{"version": self.label, "start": 0, "end": sampling["max_tokens"]}],
         }
-        choices = [{"index": n, **choice} for n in range(wanted["n"])]
+        choices = [{"index": n, **choice} for n in range(sampling["n"])]
         answer = {"request_id": f"generate-tokens-{body['request_id']}", **echo}
         return {**answer, "model": body["model"], "choices": choices}
 

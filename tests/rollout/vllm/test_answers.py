@@ -17,7 +17,7 @@ SAMPLING = Sampling(temperature=1.0, max_tokens=12, group_size=4)
 
 
 def set_log_prob(choice, value):
-    """Of the last token, in either dialect."""
+    """Sets the last token's log-prob, in either dialect."""
     if "content" in choice["logprobs"]:
         choice["logprobs"]["content"][-1]["logprob"] = value
     else:
@@ -184,8 +184,8 @@ class Lying:
     def _lie(self, answer):
         def lying(body):
             reply = answer(body)
-            asked = body.get("sampling_params", body)
-            if not self.left or asked.get("max_tokens") == 1:
+            params = body.get("sampling_params", body)
+            if not self.left or params.get("max_tokens") == 1:
                 return reply
             self.left -= 1
             self.spoilt += 1

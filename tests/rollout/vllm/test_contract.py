@@ -14,7 +14,7 @@ def engine(farm):
 @pytest.mark.parametrize("native", [True, False])
 def test_log_probs_are_the_trainers_at_every_temperature(farm, native):
     with contract.connect([farm.start(native=native).url], CONFIG) as engine:
-        assert [found.native for found in engine.capabilities] == [native]
+        assert [capability.native for capability in engine.capabilities] == [native]
         contract.check_log_probs(engine, CONFIG, (1.0, 0.7))
 
 

@@ -1,4 +1,4 @@
-"""What a server refuses, and set-ups under which log-probs would be wrong.
+"""Refusals of a server, and set-ups under which log-probs would be wrong.
 
 Over the in-repo server, through the engine's own interface alone. What befalls servers is in
 test_schedules, in virtual time, and in tests/server, with vLLM.

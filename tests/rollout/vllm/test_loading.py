@@ -38,8 +38,8 @@ def test_workers_that_disagree_are_given_no_version(farm, store, monkeypatch):
     on(server.url, loading(release))
     one = server.service.call
 
-    def two(*asked):
-        (answer,) = one(*asked)
+    def two(*arguments):
+        (answer,) = one(*arguments)
         return [answer, {**answer, "version": 7, "sha256": "0" * 64}]
 
     monkeypatch.setattr(server.service, "call", two)

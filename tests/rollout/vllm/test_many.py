@@ -28,31 +28,31 @@ def request_at(step):
 
 
 class Ledger:
-    """What a server gave for each prompt, and how many requests it had at once."""
+    """A server that records its completions by prompt, and how many requests it had at once."""
 
     def __init__(self, service):
-        self.served, self.asked, self.most = {}, Counter(), 0
+        self.served, self.prompts, self.most = {}, Counter(), 0
         self._now, self._all, self._lock = 0, threading.Event(), threading.Lock()
         self._answer, service.generate = service.generate, self._generate
 
     def _generate(self, body):
-        asked = tuple(body["token_ids"])
+        token_ids = tuple(body["token_ids"])
         if body["sampling_params"]["max_tokens"] == 1:  # a look at what the server can do
             return self._answer(body)
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
-            self.asked[asked] += 1
+            self.prompts[token_ids] += 1
             if self.most == MANY:
                 self._all.set()
         assert self._all.wait(LONG)  # the first batch is answered once all of it is here
         reply = self._answer(body)
         with self._lock:
             self._now -= 1
-            if sum(asked) % SPOILT == 0 and self.asked[asked] == 1:
+            if sum(token_ids) % SPOILT == 0 and self.prompts[token_ids] == 1:
                 reply["choices"][0]["logprobs"]["content"][0]["logprob"] = 5.0
             else:
-                self.served.setdefault(asked, []).append(
+                self.served.setdefault(token_ids, []).append(
                     [choice["token_ids"] for choice in reply["choices"]]
                 )
         return reply
@@ -81,13 +81,13 @@ def test_256_rollouts_at_once_are_each_handed_out_once(farm, monkeypatch):
             taken += collector.take(step).groups
         counts = dict(engine.counts)
     assert ledger.most == MANY
-    asked = [tuple(prompt(n).tolist()) for n in range(STEPS * MANY)]
-    assert [tuple(group.prompt_ids.tolist()) for group in taken] == asked
+    prompts = [tuple(prompt(n).tolist()) for n in range(STEPS * MANY)]
+    assert [tuple(group.prompt_ids.tolist()) for group in taken] == prompts
     # Every answer that was whole was handed out, and nothing that no server gave.
-    assert {key: len(given) for key, given in ledger.served.items()} == dict.fromkeys(asked, 1)
-    for key, group in zip(asked, taken, strict=True):
+    assert {key: len(groups) for key, groups in ledger.served.items()} == dict.fromkeys(prompts, 1)
+    for key, group in zip(prompts, taken, strict=True):
         assert [c.token_ids.tolist() for c in group.completions] == ledger.served[key][0]
-    spoilt = sum(sum(key) % SPOILT == 0 for key in asked)
+    spoilt = sum(sum(key) % SPOILT == 0 for key in prompts)
     assert counts["rollout/refused/log_probs"] == spoilt * SAMPLING.group_size > 0
-    assert sum(ledger.asked.values()) == counts["requests"] == len(asked) + spoilt
+    assert sum(ledger.prompts.values()) == counts["requests"] == len(prompts) + spoilt
     assert "failed_requests" not in counts

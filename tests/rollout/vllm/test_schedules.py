@@ -1,4 +1,4 @@
-"""No order of pushes, samples and faults leaves a wrong sample, an idle server or a needless end.
+"""Every order of pushes, samples and faults leaves no wrong sample, idle server or needless end.
 
 Servers, client and clock are staged (`staged`), the client's code is the real one.
 `OGRPO_SCHEDULES` sets how many schedules are drawn.

@@ -1,4 +1,4 @@
-"""What is done about a server, as a function of what is known; and what patience decides."""
+"""The next action on a server as a function of what is known, and the limits of patience."""
 
 import asyncio
 from contextlib import contextmanager

@@ -15,7 +15,7 @@ EXPECTED = Expected(world.VOCAB, world.EOS, 60, ())
 
 
 def on(url, act):
-    """What `act(api, found)` makes of a server that was looked at first."""
+    """Returns the result of `act(api, found)` on a server whose capabilities were read first."""
 
     async def work():
         api = ServerApi(url, headers={}, timeout=60.0)
@@ -33,12 +33,12 @@ def write(store, version, config=None):
 
 
 def loading(release, share=None):
-    return lambda api, found: load(api, found, release, share=share)
+    return lambda api, capabilities: load(api, capabilities, release, share=share)
 
 
 def serving(url):
-    found = on(url, lambda api, _: describe(api))
-    return found["version"], found["sha256"]
+    state = on(url, lambda api, _: describe(api))
+    return state["version"], state["sha256"]
 
 
 async def stage(api, release):
@@ -52,7 +52,7 @@ async def install(api, release):
 
 
 def check_a_dead_trainers_update(url, store):
-    """What it left open is closed, and what it had staged is nowhere live."""
+    """Checks that its open update is closed and its staged weights are nowhere live."""
     first, foreign, third = (write(store, version) for version in (1, 2, 3))
 
     async def die(api, _):

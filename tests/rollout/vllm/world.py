@@ -99,9 +99,9 @@ def worst_gap(
     config: DecoderConfig, params: Params, groups: Sequence[Group], temperature: float = 1.0
 ) -> float:
     """The largest difference between a server's log-probs and the trainer's, in nats."""
-    own = log_probs(config, params, groups, temperature)
+    trained = log_probs(config, params, groups, temperature)
     drawn = [c.log_probs for g in groups for c in g.completions]
-    return max(np.abs(a - b).max(initial=0.0) for a, b in zip(own, drawn, strict=True))
+    return max(np.abs(a - b).max(initial=0.0) for a, b in zip(trained, drawn, strict=True))
 
 
 def next_token_probs(config: DecoderConfig, params: Params, prompt: IntArray) -> np.ndarray:
