@@ -49,6 +49,19 @@ def test_groups_keep_the_order_of_prompts_whatever_the_batch_size():
             assert {c.temperature for c in group.completions} == {0.5}
 
 
+def test_prompts_are_padded_to_a_few_widths_as_far_as_the_model_has_positions():
+    widths = []
+
+    def watched(params, ids, *args, **how):
+        widths.append(ids.shape[1])
+        return echo(params, ids, *args, **how)
+
+    embedded = EmbeddedEngine(watched, batch_size=1, prompt_length=None, max_length=150)
+    embedded.publish(0.0, 0)
+    embedded.generate(prompts(1, 3, 33, 64, 65, 97, 128, 129), SAMPLING, seed=0)
+    assert widths == [1, 4, 64, 64, 80, 112, 128, 150 - SAMPLING.max_tokens]
+
+
 def test_a_prompt_that_does_not_fit_is_an_error_with_both_numbers():
     embedded = engine()
     embedded.publish(0.0, 0)

@@ -146,7 +146,7 @@ def make_engine(
             decoder,
             eos_id=tokenizer.eos_id,
             batch_size=min(config.batch, len(task.heldout)),
-            prompt_length=longest,
+            prompt_length=None,
             place_fn=jnp.asarray,
         )
     engine.publish(params, 0)

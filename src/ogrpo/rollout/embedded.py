@@ -23,8 +23,8 @@ class EmbeddedEngine:
         `finished` `[N, G]`; with `min_p`, `top_k`, `top_p` and `record` where tokens are left out
         or recorded, then with `top_ids` and `top_log_probs` `[N, G, T, K]` as well.
       batch_size: prompts in one call; a shorter last call is filled up with its first prompt.
-      prompt_length: tokens that prompts are padded to; None: the next power of two, as far as the
-        model has positions.
+      prompt_length: tokens that prompts are padded to; None: the next power of two in each batch,
+        from 64 on the next quarter of one, as far as the model has positions.
       vocab_size, max_length: the model's, where they are known: see `check_request`.
       prepare_fn: published parameters -> those that `sample_fn` gets, once for each `generate`,
         which lets go of them at its end: the update that follows has their memory.
@@ -91,7 +91,10 @@ class EmbeddedEngine:
             lengths = np.array([*map(len, chunk), *[len(chunk[0])] * (size - len(chunk))])
             width = self._prompt_length
             if width is None:
-                width = 1 << int(lengths.max() - 1).bit_length()
+                longest = int(lengths.max())
+                width = 1 << (longest - 1).bit_length()
+                step = width // 8 if longest > 64 else width
+                width = -(-longest // step) * step
                 if self._max_length is not None:
                     width = min(width, self._max_length - sampling.max_tokens)
             ids = np.zeros((size, width), np.int32)
