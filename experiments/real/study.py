@@ -1,7 +1,7 @@
 """`real`: what do the claims of the small decoder show on a real language model?
 
 Command: python -m experiments.run real --jobs 2
-Hardware and time: two CPU cores, 15 cells of 15 to 23 core-minutes.
+Hardware and time: two CPU cores, cells of 10 to 23 core-minutes.
 
 SmolLM2-135M-Instruct on word problems in plain English (`--preset smollm2-135m`). What is compared,
 by which measure and when it stops is laid down in protocol.md before the confirmation runs. The
