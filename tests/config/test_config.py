@@ -263,7 +263,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("seed", None, "seed is None: give int"),
         ("schedule.steps", 0, r"config\.json: schedule\.steps is 0: give at least 1"),
         ("schedule.stepz", 4, r"no option schedule\.stepz\. Did you mean schedule\.steps\?"),
-        ("of_the_future", 4, r"no option of_the_future\. A newer ogrpo may have it"),
+        ("of_the_future", 4, r"no option of_the_future\. Another version of ogrpo may have it"),
         ("rewards", [1], r"rewards is \[1\]: give tuple"),
         ("model.path", 7, r"model\.path is 7: give Path or NoneType"),
         ("schedule.evaluate_every", "4", r"schedule\.evaluate-every is '4': give int"),

@@ -37,6 +37,7 @@ def now(path: str = "", value: Any = None) -> dict[str, Any]:
         ("config.checkpoint.every", 3, "--checkpoint.every: 40 then, 3 now"),
         ("config.rollout.url", ["http://a"], "--rollout.url: [] then, ['http://a'] now"),
         ("config.mesh.fsdp", 2, "--mesh.fsdp: 1 then, 2 now"),
+        ("config.push_to_hub", "me/it", "--push-to-hub: None then, me/it now"),
         ("data.held-out prompts", "d", "held-out prompts: not the checkpoint's"),
         ("versions.jax", "0.11", "jax: 0.10.2 then, 0.11 now"),
         ("devices.count", 8, "count: 1 then, 8 now"),

@@ -244,7 +244,7 @@ def _hint(config: Any, name: str, prefix: str) -> str:
     if holders:
         return f"It is {', or '.join(holders)}."
     near = nearest(dashed(name), map(dashed, names), f"Did you mean {prefix}{{}}?")
-    return near or "A newer ogrpo may have it."
+    return near or "Another version of ogrpo may have it."
 
 
 def _short(value: Any) -> str:

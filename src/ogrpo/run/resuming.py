@@ -49,6 +49,7 @@ APPLIED = (
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     "optimizer.microbatch_tokens",
     *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),
+    "push_to_hub",
 )
 """Options that may change on resuming; a name that ends with a dot stands for a table."""
 NEVER = {

@@ -223,7 +223,26 @@ def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
         source.publish("weights", 0)
         source.request(0)
         wait(begun)
-    assert "1 calls of the engine did not end within 0 s" in caplog.text
+    assert "1 calls of engine or rewards did not end in 0 s" in caplog.text
+    released.set()
+
+
+def test_a_reward_that_never_ends_does_not_keep_the_run_from_ending(caplog):
+    begun, released = threading.Event(), threading.Event()
+
+    def reward_fn(*args):
+        begun.set()
+        wait(released)
+        return equal_rewards(*args)
+
+    with (
+        caplog.at_level(logging.WARNING),
+        collector(Scripted(), grace=0.0, reward_fn=reward_fn) as source,
+    ):
+        source.publish("weights", 0)
+        source.request(0)
+        wait(begun)
+    assert "1 calls of engine or rewards did not end in 0 s" in caplog.text
     released.set()
 
 

@@ -84,6 +84,7 @@ class Collector:
         self._closed = False
         self._held = False
         self._waiting: Counter[str] = Counter()
+        self._judging = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._start = self._last = time.perf_counter()
         self._tokens = 0
@@ -193,10 +194,10 @@ class Collector:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            left = len(self._queue.under_way)
+            left = len(self._queue.under_way) + self._judging
         if left:
             log.warning(
-                "%d calls of the engine did not end within %g s: they are left to themselves",
+                "%d calls of engine or rewards did not end in %g s: they are left to themselves",
                 left,
                 self._limits.grace,
             )
@@ -254,6 +255,7 @@ class Collector:
                 if self._closed:
                     return
                 unjudged = self._queue.unjudged.popleft()
+                self._judging += 1
             rewarded: Sequence[Rewarded] = ()
             error: BaseException | None = None
             try:
@@ -262,6 +264,7 @@ class Collector:
             except BaseException as caught:  # Not handled here: the trainer's thread raises it.
                 error = caught
             with self._changed:
+                self._judging -= 1
                 if error is None:
                     self._queue.judged(unjudged, rewarded)
                 else:
