@@ -9,6 +9,7 @@ from ogrpo.tasks import arithmetic
 from ogrpo.tasks.competition_math import AIME_24, DEEPSCALER, MATH, MATH_500
 from ogrpo.tasks.gsm8k import GSM8K
 from ogrpo.tasks.official import SOLUTION, TaskReader, solved_example
+from ogrpo.tasks.rows import FILES
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 from ogrpo.tasks.word_problems import NO_FILES, WORD_PROBLEMS
 
@@ -67,7 +68,10 @@ def read_task(name: str, path: str | Path | None = None, **options: Any) -> Task
     """
     if name not in TASKS:
         hint = nearest(name, TASKS, ": did you mean {!r}?") or "."
-        raise ValueError(f"no task {name!r}; there are {sorted(TASKS)}{hint}")
+        files = f"{', '.join(FILES[:-1])} or {FILES[-1]}"
+        raise ValueError(
+            f"no task {name!r}; there are {sorted(TASKS)}, and files that end in {files}{hint}"
+        )
     reader = TASKS[name]
     for option in options:
         if option not in reader.options:
