@@ -79,8 +79,8 @@ def run(*arguments: str) -> str:
 
 def test_grpo_is_tunixs_own_to_rounding():
     comparison = json.loads(run("-c", COMPARE).splitlines()[-1])
-    value, tunix_value = comparison["values"]
-    assert tunix_value == pytest.approx(value, rel=1e-5)
+    tunix_value, our_value = comparison["values"]
+    assert our_value == pytest.approx(tunix_value, rel=1e-5)
     assert comparison["clipped"][0] > 0.05
     apart, largest = comparison["slopes"]
     assert largest > 0
