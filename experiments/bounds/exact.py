@@ -177,9 +177,6 @@ def enumerated(
         "value": pi @ rewards,
         "value/gain": (pi - pi_k) @ rewards,
         "certificate/mean": mu @ gap,
-        "kl": bounds.kl_divergence(pi, mu),
-        "chi_square": bounds.chi_square_divergence(pi, mu),
-        "second_moment": mu @ (ratio * rewards) ** 2,
     }
 
 

@@ -1,6 +1,6 @@
 """Measurements of the cells of `bounds`: records, of which claims and plots are made.
 
-What is enumerated is of `exact` and `families`; the default run's completions nobody can enumerate:
+What is enumerated is of `exact`; the default run's completions nobody can enumerate:
 
     mu, the sampler of one server period -> completions the trainer never sees -> rewards
     -> log-probs under mu and every policy of the period -> sequence ratios -> estimates
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.bounds.exact import Bandit, Constants, certificate, facts, train_bandit
-from experiments.bounds.families import SAMPLE_SIZES, clip_record, policy_pairs, variance_record
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
@@ -54,20 +53,6 @@ class BanditRun:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Pairs of policies along random directions."""
-
-    seed: int
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Clipped means of heavy-tailed ratios."""
-
-    delta: float
-
-
-@dataclass(frozen=True)
 class SampledRun:
     """The default task, its inequalities estimated from fresh samples."""
 
@@ -84,18 +69,6 @@ def bandit(cell: Cell, _: Bench) -> Record:
     """Returns a record a step, exact."""
     run: BanditRun = cell.config
     return {"records": [*train_bandit(run.bandit, run.train, run.constants)]}
-
-
-def pairs(cell: Cell, _: Bench) -> Record:
-    """Returns a record a pair, exact."""
-    with jax.enable_x64():
-        return {"records": [variance_record(*pair) for pair in policy_pairs(cell.config.seed)]}
-
-
-def thresholds(cell: Cell, _: Bench) -> Record:
-    """Returns a record a sample size, exact."""
-    with jax.enable_x64():
-        return {"records": [clip_record(n, cell.config.delta) for n in SAMPLE_SIZES]}
 
 
 class HeldoutSample(NamedTuple):

@@ -1,4 +1,4 @@
-"""Plots of the `bounds` study, each a function from records to a figure and a caption."""
+"""Plots of the `bounds` study, each a function from records to a figure."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def _axes(title: str, x: str, y: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def bandit_gain(records: Records) -> tuple[Figure, str]:
+def bandit_gain(records: Records) -> Figure:
     """Draws ΔJ of each update and the guarantees that come close to it."""
     steps = of_part(records, "bandit")
     figure, axes = _axes("Bandit: one update's gain, exactly", "step", "mean over prompts")
@@ -55,21 +55,10 @@ def bandit_gain(records: Records) -> tuple[Figure, str]:
     axes.plot(x, column(steps, "certificate"), color=GREEN, label="certificate from fresh draws")
     axes.axhline(0, color=INK, linewidth=0.8)
     legend_below(figure, 2)
-    positive = int((column(steps, "certificate") > 0).sum())
-    above = int((column(steps, "slack/mm/unit_center") < -TOLERANCE).sum())
-    share = column(steps, "mm").sum() / column(steps, "value/gain").sum()
-    return figure, (
-        "How much one update raised the expected reward J, summed over all answers, and what was "
-        "guaranteed below it. With the exact centre π_k/μ the clipped surrogate's increase makes "
-        f"up {share:.1%} of the gain over the run. With 1 in its place the clip stops crediting "
-        "answers whose ratio the period has already raised, and promises less as the sampler "
-        f"grows stale; there it is no theorem (above ΔJ at {above} of {len(steps)} steps here, "
-        "elsewhere it fails by .35: see the errata). The certificate is a lower confidence limit "
-        f"from draws that no update saw: above zero at {positive} of {len(steps)} steps."
-    )
+    return figure
 
 
-def published(records: Records) -> tuple[Figure, str]:
+def published(records: Records) -> Figure:
     """Draws the published right side against sigma: nothing above zero left of one half."""
     steps = of_part(records, "bandit")
     sigma = np.concatenate([r["by_prompt"]["sigma"] for r in steps])
@@ -79,18 +68,10 @@ def published(records: Records) -> tuple[Figure, str]:
     axes.axvline(0.5, color=GREY, linestyle="--", linewidth=1)
     axes.set_yscale("symlog", linthresh=1e-3)
     axes.axhline(0, color=INK, linewidth=0.8)
-    promises = sum(slack < -TOLERANCE for slack in vacuity(steps))
-    return figure, (
-        "Corollary 1 of arXiv:2505.22257 at every step and prompt of the bandit. Where σ ≤ ½ "
-        f"({len(vacuity(steps))} of {sigma.size} points, left of the dashed line) its right side "
-        f"was above zero at {promises} (largest: {-min(vacuity(steps), default=0.0):.1g}): there, "
-        "by theorem, it cannot promise an improvement. A reward in [0, 1] has σ² ≤ ¼ + ε, so that "
-        f"only the ε added inside the root lets it pass ½ at all; the largest "
-        f"value anywhere is {value.max():.2g}."
-    )
+    return figure
 
 
-def run_periods(records: Records) -> tuple[Figure, str]:
+def run_periods(records: Records) -> Figure:
     """Draws whole server periods, against J measured anew."""
     periods = of_part(records, "period")
     figure, axes = _axes("Default run: whole server periods", "step at the end", "ΔJ of a period")
@@ -106,21 +87,10 @@ def run_periods(records: Records) -> tuple[Figure, str]:
     axes.plot(x, column(periods, "certificate"), "v", color=GREEN, label="certificate")
     axes.axhline(0, color=INK, linewidth=0.8)
     legend_below(figure, 2)
-    certified = int((column(periods, "certificate") > 0).sum())
-    first, last = periods[0], periods[-1]
-    return figure, (
-        "From the sampler μ of a period to the policy that replaces it; the centre is exactly 1. "
-        "'Measured anew' samples both policies; the other three see draws of μ only. J went from "
-        f"{first['value/before']:.3f} ± {first['value/before/error']:.3f} to "
-        f"{last['value/after']:.3f} ± {last['value/after/error']:.3f} (standard errors, given the "
-        f"prompts). {certified} of {len(periods)} periods were certified at 95 % each. The "
-        "clip caps what a raised right answer or a lowered wrong one earns, not what the opposite "
-        "costs, which over a whole period eats the minorise-maximise bound; the certificate's "
-        "baseline is the lowest reward, so that wrong answers cost nothing."
-    )
+    return figure
 
 
-Plot = Callable[[Records], tuple[Figure, str]]
+Plot = Callable[[Records], Figure]
 PLOTS: dict[str, tuple[str, Plot]] = {
     "bandit_gain": ("bandit", bandit_gain),
     "published": ("bandit", published),

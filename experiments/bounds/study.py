@@ -5,18 +5,18 @@ Hardware and time: two CPU cores, a few minutes. Score: docs/bounds.md.
 
     bandit  enumerable: J, every bound and the certificate's mean are finite sums at every step
     run     the default task, off-policy: the same quantities from fresh samples, with intervals
-    pairs, thresholds  enumerable: how importance sampling's error grows, where to clip
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from experiments.bounds.exact import Bandit, Constants, Several
-from experiments.bounds.measure import BanditRun, Pairs, SampledRun, Thresholds
+from experiments.bounds.measure import BanditRun, SampledRun
 from experiments.bounds.plots import PLOTS, TOLERANCE, Record, Records, of_part, vacuity
 from experiments.grid.cell import Cell
 from experiments.grid.columns import plus_minus
@@ -100,15 +100,13 @@ class BoundsStudy(Study):
     def cells(self) -> list[Cell]:
         """Returns the sampled runs first, which take longest, then what is enumerated."""
 
-        def cell(name: str, config: Any, role: Any = "report") -> Cell:
-            return Cell(name, role, config, measure=f"experiments.bounds.measure:{name}")
+        def cell(name: str, config: Any) -> Cell:
+            return Cell(name, "report", config, measure=f"experiments.bounds.measure:{name}")
 
         configs = {seed: self.train_config(seed) for seed in self.seeds}
         return [
             *(cell("sampled", SampledRun(c, self.constants)) for c in configs.values()),
             *(cell("bandit", BanditRun(c, self.bandit, self.constants)) for c in configs.values()),
-            *(cell("pairs", Pairs(seed)) for seed in self.seeds),
-            cell("thresholds", Thresholds(self.constants.delta), "exact"),
         ]
 
     def report(self, rows: Rows) -> Sequence[Section]:
@@ -116,11 +114,11 @@ class BoundsStudy(Study):
         seeds = sorted({row["seed"] for row in where(rows, role="report")})
         if not seeds:
             return [Section("Nothing was measured")]
-        one = records_of(where(rows, seed=seeds[0]) + where(rows, role="exact"))
+        one = records_of(where(rows, seed=seeds[0]))
         known = {record["part"] for record in one}
         text = f"Of seed {seeds[0]}, the first of {len(seeds)}." if len(seeds) > 1 else ""
         pictures = [
-            Picture(name, lambda plot=plot: plot(one)[0], plot(one)[1])
+            Picture(name, partial(plot, one))
             for name, (part, plot) in PLOTS.items()
             if part in known
         ]
@@ -130,7 +128,6 @@ class BoundsStudy(Study):
             ),
             Section("Server periods of the default task", PERIODS, [runs_table(rows)]),
             Section("What the bounds are worth", WORTH, [worth_table(rows)]),
-            Section("Where to clip", "", [thresholds_table(rows)]),
             Section("What the plots show", text, pictures=pictures),
         ]
 
@@ -160,7 +157,6 @@ class Judged(NamedTuple):
 
 
 PLACES = {"run": "run, steps", "period": "run, periods"}
-RULES = ("sqrt_n", "high_probability", "proposed", "unclipped")
 PROVED = {
     "mm": "minorise-maximise",
     "sharp": "sharp bound",
@@ -195,19 +191,6 @@ def inequalities(delta: float) -> list[tuple[str, str, dict[str, Slack]]]:
         "ΔJ by importance sampling = ΔJ measured anew (intervals meet)": meets,
         **{f"{names[key]} measured anew": apart(f"{key}/low", most) for key in ("mm", "sharp")},
     }
-    pairs: dict[str, Slack] = {
-        "importance sampling is unbiased": lambda r: -abs(r["bias"]),
-        "n Var ≤ 1 + χ² = n / n_eff": lambda r: 1 / r["effective_share"] - r["variance"],
-        "exp(KL) ≤ 1 + χ²": apart("expm1_kl", "chi_square"),
-        "χ² ≤ κ(max ρ) KL": lambda r: r["kappa"] * r["kl"] - r["chi_square"],
-    }
-    caps: dict[str, Slack] = {
-        "τ* solves the fixed point": lambda r: -abs(r["tau/optimal"] - r["fixed_point"]),
-        "MSE(τ*) ≤ MSE of every cap drawn": lambda r: min(r["mse"]) - r["mse/optimal"],
-        "MSE(τ*) ≤ MSE of every other rule": lambda r: (
-            min(r[f"mse/{rule}"] for rule in RULES) - r["mse/optimal"]
-        ),
-    }
     steps: dict[str, Slack] = {text: itemgetter(f"slack/{key}/high") for key, text in names.items()}
     return [
         ("bandit", "exact", bandit),
@@ -215,8 +198,6 @@ def inequalities(delta: float) -> list[tuple[str, str, dict[str, Slack]]]:
         ("run", "sampled", steps),
         ("period", "sampled", periods),
         ("period", "confidence", {anew: apart("certificate", most)}),
-        ("variance", "exact", pairs),
-        ("clip", "exact", caps),
     ]
 
 
@@ -290,16 +271,3 @@ def worth_table(rows: Rows) -> Table:
         lines.append(line)
     heads = ("bandit: above 0", "its sum, of the gain's", "run: above 0", "its sum, of the gain's")
     return Table("worth", ("bound", *heads), lines)
-
-
-def thresholds_table(rows: Rows) -> Table:
-    """Returns the error of each rule for a cap of importance weights, by the sample size."""
-    records = of_part(records_of(where(rows, label="thresholds")), "clip")
-    keys = ("tau/optimal", "tau/sqrt_n")
-    errors = ("mse/optimal", "mse/sqrt_n", "mse/proposed", "mse/unclipped")
-    lines = [
-        [f"{r['n']}", *(f"{r[key]:.2f}" for key in keys), *(f"{r[key]:.4f}" for key in errors)]
-        for r in records
-    ]
-    heads = ("n", "τ*", "√n", "MSE at τ*", "at √n", "proposed", "no clip")
-    return Table("thresholds", heads, lines)

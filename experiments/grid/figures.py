@@ -168,7 +168,6 @@ class Picture(NamedTuple):
     name: str
     """Name of its file."""
     draw: Callable[[], Figure]
-    caption: str = ""
 
 
 def curves(rows: Rows, signals: Sequence[str], slug: str) -> list[Picture]:

@@ -40,7 +40,7 @@ def write_page(study: Study, rows: Rows, failed: Rows, folder: Path, *, command:
 
     def inside(picture: Picture) -> dict[str, str]:
         data = base64.b64encode(drawn(picture, plots).read_bytes()).decode()
-        return {"name": picture.name, "data": data, "caption": picture.caption}
+        return {"name": picture.name, "data": data}
 
     sections = [
         {

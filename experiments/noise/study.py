@@ -5,9 +5,8 @@ Hardware and time: two CPU cores, 180 cells of about 4 CPU-seconds and 4 program
 
 A share of the training rewards is told the other way round (`--reward.flip`); held-out answers are
 judged as they are. Each method loses some Pass@1 by that; what RED-Weight loses beyond REINFORCE,
-seed by seed, is what it amplifies. Beside it stands, without any run, the share of a method's
-advantages that lies on completions judged wrongly. Each method has its own learning rate at each
-share of flips, the best of `rates` on problems whose judge makes no mistake, as one would have it.
+seed by seed, is what it amplifies. Each method has its own learning rate at each share of flips,
+the best of `rates` on problems whose judge makes no mistake, as one would have it.
 
 Left out unless asked for: other methods (`--methods`, by the names of `rec`), stale samples
 (`--base.schedule.sync-interval`) and flips of one kind of reward alone, which has no option.
@@ -16,11 +15,8 @@ Left out unless asked for: other methods (`--methods`, by the names of `rec`), s
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import comb
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -30,15 +26,11 @@ from experiments.grid.rows import Rows, by_seed, groups, reported, where
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, Stage, TunedStudy
 from experiments.grid.tables import Section, Table, by_value, scores_at, summary
-from experiments.grid.variants import brief, changed
 from experiments.grid.verdicts import Claim, Difference, mean_and_interval
 from experiments.rec.study import METHODS
-from ogrpo.config.method import algorithm, knobs
 from ogrpo.config.values import require
 
 NOISY = (0.1, 0.2, 0.3, 0.4)
-CHANCES = (0.1, 0.35, 0.7)
-"""Chances of a right completion that shares of false advantages are printed for."""
 
 
 def amplified(rows: Rows, method: str, other: str, flip: float) -> Difference:
@@ -101,18 +93,13 @@ class NoiseStudy(TunedStudy):
         return [by_flips(stage) for stage in super().stages()]
 
     def report(self, rows: Rows) -> Sequence[Section]:
-        """Returns what methods lose, what that is beyond the first, where the noise goes."""
+        """Returns what methods lose, and what that is beyond the first."""
         final_rows, methods, first = reported(rows), self.methods, self.methods[0]
         heads = {flip: f"{flip:.0%} flipped" for flip in self.flips}
         noisy = [flip for flip in self.flips if flip]
         lost = [
             [method, *(amplified(final_rows, method, first, flip) for flip in noisy)]
             for method in methods[1:]
-        ]
-        shares = [
-            [method, f"{p:g}", *(f"{false_share(method, p, flip):.2f}" for flip in noisy)]
-            for p in CHANCES
-            for method in methods
         ]
         columns = (
             *(SAMPLED, GREEDY, FELL, Column("training reward", ending("reward", ".3f"))),
@@ -134,12 +121,6 @@ class NoiseStudy(TunedStudy):
                 f"Pass@1 without flips less Pass@1 with them, less the same of {first}, seed by"
                 " seed: above 0 the method amplifies the noise.",
                 [Table("amplified", ("method", *flipped), lost)],
-            ),
-            Section(
-                "Where the false rewards go",
-                "Share of the absolute advantages that lies on completions judged wrongly, computed"
-                " for groups of 8 and without a run, by the chance p of a right completion.",
-                [Table("shares", ("method", "p", *flipped), shares)],
             ),
             Section("All of it", "", [summary(rows, columns, order=by_value("flips", methods))]),
         ]
@@ -164,27 +145,3 @@ def flip_plot(rows: Rows, methods: Sequence[str]) -> Figure:
     axes.set_ylabel("final Pass@1, sampled, judged truly")
     axes.legend()
     return figure
-
-
-def false_share(name: str, success: float, flip: float, size: int = 8) -> float:
-    """Returns the expected |advantage| on wrongly judged completions over that on all of them.
-
-    Args:
-      name: of the method.
-      success: chance p that a completion is right.
-      flip: chance f that it is judged the other way round.
-      size: completions in a group; each judged success is false with chance (1 - p) f / q, each
-        judged failure with p f / (1 - q), where q = p (1 - f) + (1 - p) f.
-
-    Row m of what is computed is of a group that is judged to have m successes; which failures a
-    method drops is drawn, and how many it drops is not.
-    """
-    config = changed(brief(), METHODS[name])
-    rewards = jnp.tril(jnp.ones((size + 1, size)), -1)
-    advantages = algorithm(config).credit(rewards, knobs(config), jax.random.key(0))
-    sizes, right = np.abs(np.asarray(advantages, np.float64)), np.asarray(rewards) > 0
-    judged = success * (1 - flip) + (1 - success) * flip
-    chance = [comb(size, m) * judged**m * (1 - judged) ** (size - m) for m in range(size + 1)]
-    failures, successes = chance @ np.stack([(sizes * x).sum(1) for x in (~right, right)], axis=1)
-    false = failures * success * flip / (1 - judged) + successes * (1 - success) * flip / judged
-    return float(false / (failures + successes))

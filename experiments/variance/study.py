@@ -3,16 +3,14 @@
 Command: python -m experiments.run variance
 Hardware and time: two CPU cores; docs/results.md has the time and the figures.
 
-    families  small families of policies: errors from the formulas beside errors of draws
-    along     the default task: gradients of a run's last policy from its older ones, by age
-
-`bounds` has the improvement bounds and the certificate; this study has the estimators' errors.
+Runs of the default task: gradients of a run's last policy from its older ones, by age. `bounds` has
+the improvement bounds and the certificate; this study has the estimators' errors.
 
 Left out for time: runs are 40 steps on policy at two learning rates, and 64 groups an age
 (`--groups 512` narrows the bias, whose square is the noisiest figure here).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -29,13 +27,11 @@ from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
 from experiments.grid.variants import brief
 from experiments.variance.along import BATCH, ESTIMATORS, Along
-from experiments.variance.families import Family
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count, require
+from ogrpo.config.values import Count
 
 Vector = NDArray[np.float64]
-HERE = "experiments.variance"
-FAMILY, RUN = "family", "on-policy run"
+RUN = "on-policy run"
 RULES = {
     "mse/none": "no weights",
     "mse/plain": "plain",
@@ -45,17 +41,9 @@ RULES = {
     "mse/proposed": "1 ± √(Var r/Var ρ)",
     "mse/self-normalised": "self-normalised",
 }
-FORMULAS = (
-    "Exponential tilts of random samplers over 32 answers, rewards 0 or 1 that lean towards the"
-    " tilt. Predicted is bias² + variance/n by the proved formulas (for the self-normalised mean"
-    " the first order in 1/n, which is no bound); measured is the mean over 20,000 estimates that"
-    " were drawn. The last column holds errors to a proved upper bound: 1/n_eff for plain"
-    " importance sampling, (2/n)(V + o²χ²) for the self-normalised mean."
-)
 GRADIENTS = (
     "Error of a batch's gradient of J(π), all parameters, in units of a fresh batch's variance;"
-    " advantages leave the sample out, so that whole-sequence weights are unbiased. (1 + χ²) is"
-    " what the variance of plain weights would be if the gradient did not depend on the ratio."
+    " advantages leave the sample out, so that whole-sequence weights are unbiased."
 )
 THRESHOLDS = (
     "J(π) from completions of μ: mean of n = 128 terms min(ρ, τ) r, every rule found on one half of"
@@ -72,12 +60,7 @@ class VarianceStudy(Study):
     name = "variance"
     question = "What does staleness cost the estimators, and do the proved formulas say so?"
     pages = ("results.md",)
-    few: ClassVar = {
-        "rates": (1e-3,),
-        "ages": (0, 1, 3),
-        "groups": 16,
-        "family": Family(tilts=(0.2, 1.2), replicates=500),
-    }
+    few: ClassVar = {"rates": (1e-3,), "ages": (0, 1, 3), "groups": 16}
 
     steps: Count = 40
     """Steps of a run; its oldest sampler can be so old."""
@@ -87,31 +70,25 @@ class VarianceStudy(Study):
     """Ages of the samplers, in steps."""
     groups: int = 64
     """Prompts, each with one group an age."""
-    family: Family = field(default_factory=Family)
     base: TrainConfig = field(default_factory=brief)
     """Options of the trainer that hold for all cells, such as a model and servers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.family.seed == 0, f"family.seed is {self.family.seed}: give --seeds")
         for rate in self.rates:
             self.along(self.seeds[0], rate)
 
     def stages(self) -> Sequence[Stage]:
-        """Returns one stage, a family and the runs of every seed: nothing is chosen."""
-        exact = [
-            Cell(FAMILY, "exact", replace(self.family, seed=n), measure=f"{HERE}.families:measure")
-            for n in self.seeds
-        ]
+        """Returns one stage, the runs of every seed: nothing is chosen."""
         runs = [
             Cell(
                 *(RUN, "report", self.along(seed, rate), {"rate": rate}),
-                measure=f"{HERE}.along:measure",
+                measure="experiments.variance.along:measure",
             )
             for seed in self.seeds
             for rate in self.rates
         ]
-        return (lambda _: [*exact, *runs],)
+        return (lambda _: runs,)
 
     def along(self, seed: int, rate: float) -> Along:
         """Returns a run that collects on policy and evaluates as little as it may."""
@@ -123,59 +100,27 @@ class VarianceStudy(Study):
         return Along(train, self.ages, self.groups)
 
     def report(self, rows: Rows) -> Sequence[Section]:
-        """Returns formulas beside draws, then what staleness costs."""
-        families = [row for row in rows if "pairs" in row]
+        """Returns what staleness costs."""
         runs = [row for row in rows if "ages" in row]
-        sections = []
-        if families:
-            heading = "Formulas beside draws"
-            sections.append(Section(heading, FORMULAS, [family_table(families)]))
-        if runs:
-            tables = [
-                by_age(runs, "gradient-variance", relative_variance, foreseen=True),
-                by_age(runs, "gradient-error", relative_error, foreseen=False),
-            ]
-            picture = Picture("gradient", partial(gradient_plot, runs))
-            sections += [
-                Section("Gradients from stale completions", GRADIENTS, tables, [picture]),
-                Section("Where to truncate", THRESHOLDS, [threshold_table(runs)]),
-            ]
-        return sections
+        if not runs:
+            return []
+        heading = "Gradients from stale completions"
+        picture = Picture("gradient", partial(gradient_plot, runs))
+        return [
+            Section(heading, GRADIENTS, [error_table(runs)], [picture]),
+            Section("Where to truncate", THRESHOLDS, [threshold_table(runs)]),
+        ]
 
 
-def family_table(rows: Rows) -> Table:
-    """Returns how near measured errors are to predicted ones, over all tilts and families."""
-    lines = []
-    estimators = rows[0]["pairs"][0]["estimators"]
-    for n, name in ((size, name) for size in estimators for name in estimators[size]):
-        each = [pair["estimators"][n][name] for row in rows for pair in row["pairs"]]
-        quotients = np.array([one["mse/measured"] / one["mse"] for one in each])
-        away = [abs(one["mse/measured"] - one["mse"]) > 3 * one["mse/error"] for one in each]
-        bounds = [one["mse/measured"] / one["bound"] for one in each if "bound" in one]
-        lines.append(
-            [
-                *(n, name, f"{quotients.min():.2f} – {quotients.max():.2f}"),
-                f"{sum(away)} of {len(away)}",
-                f"{max(bounds):.2f}" if bounds else "–",
-            ]
-        )
-    heads = ("n", "estimator", "measured over predicted", "beyond 3 errors", "over the bound")
-    return Table("families", heads, lines)
-
-
-def by_age(
-    rows: Rows, name: str, of: Callable[[Rows, str, int], Vector], *, foreseen: bool
-) -> Table:
-    """Returns variance, or mean squared error, by age over that of fresh groups."""
+def error_table(rows: Rows) -> Table:
+    """Returns the mean squared error by age over a fresh batch's variance."""
     ages, lines = ages_of(rows), []
     for place, trials in groups(rows).items():
-        values = {name: [of(trials, name, age) for age in ages] for name in ESTIMATORS}
-        if foreseen:
-            values["(1 + χ²)"] = [1 + column(trials, age, "chi_square") for age in ages]
-        for estimator, each in values.items():
-            lines.append([place_name(place), estimator, *(plus_minus(x, ".2f") for x in each)])
-    what = "variance" if foreseen else "squared error"
-    return Table(name, ("run", f"{what}, weights", *(f"age {age}" for age in ages)), lines)
+        for name in ESTIMATORS:
+            errors = (plus_minus(relative_error(trials, name, age), ".2f") for age in ages)
+            lines.append([place_name(place), name, *errors])
+    heads = ("run", "squared error, weights", *(f"age {age}" for age in ages))
+    return Table("gradient-error", heads, lines)
 
 
 def threshold_table(rows: Rows) -> Table:

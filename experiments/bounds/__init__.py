@@ -1,1 +1,0 @@
-"""The proved inequalities along a training run, enumerated and sampled."""

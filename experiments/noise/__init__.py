@@ -1,1 +1,0 @@
-"""Rewards told the other way round: which method amplifies the noise?"""

@@ -1,1 +1,0 @@
-"""Error of off-policy estimators against staleness, measured and predicted."""
