@@ -21,7 +21,6 @@ SUITES = {
     "kills": "-m benchmarks.chaos kills --runs 30 --seed 0",
     "storm": "-m benchmarks.chaos storm --minutes 30 --seed 0",
     "soak": "-m benchmarks.chaos soak --steps 10000",
-    "buffer": "-m benchmarks.replay_load",
     "judges": "-m benchmarks.fuzz_judges",
     "files": "-m pytest -q tests/fuzz",
     "intervals": "-m benchmarks.interval_coverage",
