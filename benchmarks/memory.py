@@ -1,7 +1,6 @@
 """Memory that XLA plans for updates: lowered from shapes and compiled for the CPU; nothing runs.
 
     python -m benchmarks.memory lengths --completions 512 1024 2048 4096 8192 16384 32768
-    python -m benchmarks.memory layouts
     python -m benchmarks.memory presets
     python -m benchmarks.memory devices --data 1 --fsdp 8 --tensor 1 --microbatches 8
 
@@ -28,12 +27,12 @@ from benchmarks.rows import line
 from ogrpo.batch import Batch, tokens_only
 from ogrpo.config.method import knobs
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Model, Rollout, TrainConfig
+from ogrpo.config.train import Model, Rollout, TrainConfig
 from ogrpo.config.update import Kernels, Lora, Mesh, Optimizer
 from ogrpo.learner import sharding
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import jit_step
-from ogrpo.loop.batches import Made, make_batch
+from ogrpo.loop.batches import make_batch
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.decoder import param_shapes
@@ -207,59 +206,6 @@ class Devices(Options):
         yield [f"{size / GIB:.2f}" for size in (planned.state, planned.temporary, planned.peak)]
 
 
-def plan_groups(
-    config: TrainConfig, decoder: DecoderConfig, groups: Batch[np.ndarray]
-) -> tuple[Planned, Made]:
-    """The plan of a run's update on groups as its packer lays them out, and that batch."""
-    made = make_batch(groups, make_packer(config), for_update=True)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made.batch)
-    return plan_update(config, decoder, shapes), made
-
-
-def as_batch(
-    prompts: np.ndarray, sizes: np.ndarray, prompt: int, completion: int
-) -> Batch[np.ndarray]:
-    """Prompts [N] and completions [N, G] of these lengths, every second one rewarded."""
-    batch = tokens_only(
-        prompt_ids=np.zeros((len(prompts), prompt), np.int32),
-        prompt_mask=np.arange(prompt) < prompts[:, None],
-        completion_ids=np.zeros((*sizes.shape, completion), np.int32),
-        completion_mask=np.arange(completion) < sizes[..., None],
-    )
-    rewards = np.arange(sizes.size, dtype=np.float32) % 2
-    return batch._replace(rewards=rewards.reshape(sizes.shape))
-
-
-def layouts() -> Iterator[list[str]]:
-    """A batch with one long completion among short ones, padded, packed, and cut by tokens."""
-    yield ["batch", "parts", "tokens a part", "computed tokens", "padding", "temporary GiB"]
-    n, g, p, t = 8, 8, 256, 4096
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(100, 500, (n, g))
-    sizes[n // 2, g // 2] = t
-    groups = as_batch(rng.integers(p // 4, p + 1, n), sizes, p, t)
-    ways = {
-        "padded": Optimizer(microbatches=n),
-        "packed": Optimizer(microbatches=n, batching="packed"),
-    }
-    for tokens in (4608, 8192, 16384):
-        cut = Optimizer(batching="packed", microbatch_tokens=tokens)
-        ways[f"packed, cut at {tokens:,}"] = cut
-    for name, optimizer in ways.items():
-        config = main_study(
-            data=Data(prompt_length=p),
-            model=Model(dtype="bfloat16", remat="full"),
-            rollout=Rollout(group_size=g, max_tokens=t),
-            schedule=Schedule(prompts=n),
-            optimizer=optimizer,
-        )
-        planned, made = plan_groups(config, SHAPES["qwen2.5-0.5b"], groups)
-        parts = made.shape.parts if made.shape else n
-        row = made.shape.row if made.shape else p + g * t
-        sizes = [f"{parts}", f"{row:,}", f"{parts * row:,}", f"{made.padding:.0%}"]
-        yield [name, *sizes, f"{planned.temporary / GIB:.2f}"]
-
-
 class PresetPlan(NamedTuple):
     """Bytes on a preset's one training device."""
 
@@ -277,14 +223,22 @@ def plan_preset(name: str) -> PresetPlan:
     count, group = config.schedule.prompts, config.rollout.group_size
     prompt, length = plan.batch.prompt_length, config.rollout.max_tokens
     assert length is not None  # presets of real models settle it
-    sizes = np.full((count, group), length)
+    tokens = tokens_only(
+        prompt_ids=np.zeros((count, prompt), np.int32),
+        prompt_mask=np.ones((count, prompt), bool),
+        completion_ids=np.zeros((count, group, length), np.int32),
+        completion_mask=np.ones((count, group, length), bool),
+    )
     scores = np.zeros((count, group, length), np.float32)
-    full = as_batch(np.full(count, prompt), sizes, prompt, length)._replace(
+    full = tokens._replace(
         behavior_log_probs=scores,
         ref_log_probs=scores if config.knobs.beta else None,
+        rewards=np.resize(np.float32([0, 1]), (count, group)),
         policy_versions=np.zeros((count, group), np.int32),
     )
-    temporary = plan_groups(config, plan.model.decoder(), full)[0].temporary
+    made = make_batch(full, make_packer(config), for_update=True)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made.batch)
+    temporary = plan_update(config, plan.model.decoder(), shapes).temporary
     budget = train_budget(plan)
     beside = sum(size for row, size in budget.rows.items() if row not in BETWEEN)
     return PresetPlan(budget.capacity, beside + temporary, temporary, budget.total)
@@ -302,7 +256,7 @@ def presets(names: tuple[str, ...] = tuple(DEVICES)) -> Iterator[list[str]]:
 def main() -> None:
     """Prints the table of a case, a line as soon as it is known."""
     jax.config.update("jax_platforms", "cpu")
-    cases = {"lengths": Lengths, "layouts": layouts, "presets": presets, "devices": Devices}
+    cases = {"lengths": Lengths, "presets": presets, "devices": Devices}
     prog = "python -m benchmarks.memory"
     case = tyro.extras.subcommand_cli_from_dict(cases, prog=prog, description=__doc__)
     print("#", *sys.argv[1:])
