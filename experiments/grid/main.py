@@ -54,8 +54,6 @@ def measure(study: Study, console: Console) -> int:
     if broken := study.broken(result.rows):
         say(console, "\n".join(f"MUST HOLD AND DOES NOT: {words}" for words in broken))
         return FAILED
-    if study.keep_rows:
-        keep(study.name, folder, console)
     return 0
 
 

@@ -2,9 +2,10 @@
 
 import shlex
 import sys
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from experiments.grid.cell import Cell, check_honest
 from experiments.grid.pool import Pool
 from experiments.grid.rows import CellFiles, Row, Rows, write_rows
-from ogrpo.config.train import TrainConfig
 from ogrpo.system import lock
 from ogrpo.system.files import make_folder
 
@@ -59,7 +59,7 @@ def run_grid(
         cells: list[Cell] = []
         with (
             closing(Pool(jobs, run_dir, cluster)) as pool,
-            grid_display(console, pool.jobs) as display,
+            grid_display(console) as display,
         ):
             for number, stage in enumerate(stages, start=1):
                 unique = {(c.key, str(c)): c for c in stage(files.finished(cells, base))}
@@ -92,37 +92,24 @@ def command_line() -> str:
     return shlex.join(["python", "-m", "experiments.run", *sys.argv[1:]])
 
 
-def work_of(cell: Cell) -> int:
-    """Returns steps and updates of a training run; 1 of anything else."""
-    if not isinstance(cell.config, TrainConfig):
-        return 1
-    return cell.config.schedule.steps + cell.config.schedule.updates
-
-
-def kind_of(cell: Cell) -> tuple[str, str, int]:
-    """Returns what cells share that take about as long."""
-    return cell.measure, cell.label, work_of(cell)
-
-
 class GridDisplay:
     """One bar over the grid on a terminal, a line for each cell elsewhere."""
 
-    def __init__(self, progress: Progress, console: Console, jobs: int) -> None:
-        self._progress, self._console, self._jobs = progress, console, jobs
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self._progress, self._console, self._begun = progress, console, time.monotonic()
         self._bar = progress.add_task("", total=None, left="", latest="")
-        self._seconds: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-        self._waiting: dict[str, Cell] = {}
-        self._done = self._failed = 0
+        self._waiting: set[str] = set()
+        self._finished = self._done = self._failed = 0
 
     def expect(self, cells: list[Cell], finished: int) -> None:
         """Takes in more cells, and how many besides are finished already."""
-        self._done += finished
-        self._waiting |= {cell.key: cell for cell in cells}
+        self._finished += finished
+        self._waiting |= {cell.key for cell in cells}
         self._update("")
 
     def show_failed(self, cell: Cell, words: str) -> None:
         """Shows that a cell failed, by the last of its last words."""
-        self._waiting.pop(cell.key, None)
+        self._waiting.discard(cell.key)
         self._failed += 1
         last = words.splitlines()[-1] if words else ""
         self._print(f"FAILED {cell}: {last}", style="red")
@@ -130,35 +117,29 @@ class GridDisplay:
 
     def show(self, cell: Cell, seconds: float, score: str) -> None:
         """Shows that a cell has ended, and the time left."""
-        self._waiting.pop(cell.key, None)
+        self._waiting.discard(cell.key)
         self._done += 1
-        self._seconds[kind_of(cell)].append(seconds)
         self._update(f"{cell} {score}")
         if not self._console.is_terminal:
-            left = self.seconds_left()
-            more = f", {clock(left)} left" if left is not None and self._waiting else ""
-            self._print(f"{self._done}/{self._total} {cell} {score} ({seconds:.0f} s{more})")
+            more = f", {self._left()}" if self._waiting else ""
+            count = f"{self._finished + self._done}/{self._total}"
+            self._print(f"{count} {cell} {score} ({seconds:.0f} s{more})")
 
-    def seconds_left(self) -> float | None:
-        """Returns the time until all are done, by those that are; None before any was."""
-        if not self._seconds:
-            return None
-        known = {kind: sum(times) / len(times) for kind, times in self._seconds.items()}
-        rate = sum(known.values()) / sum(kind[2] for kind in known)
-        each = [known.get(kind_of(c), rate * work_of(c)) for c in self._waiting.values()]
-        return max(sum(each) / self._jobs, max(each, default=0.0))
+    def _left(self) -> str:
+        """The time until all are done, by the pace so far."""
+        each = (time.monotonic() - self._begun) / max(self._done + self._failed, 1)
+        return f"{timedelta(seconds=round(each * len(self._waiting)))} left"
 
     @property
     def _total(self) -> int:
-        return self._done + self._failed + len(self._waiting)
+        return self._finished + self._done + self._failed + len(self._waiting)
 
     def _update(self, latest: str) -> None:
-        left = self.seconds_left()
         self._progress.update(
             self._bar,
             total=self._total,
-            completed=self._done + self._failed,
-            left="" if left is None else f"{clock(left)} left",
+            completed=self._total - len(self._waiting),
+            left=self._left() if self._done else "",
             latest=latest,
         )
 
@@ -166,15 +147,8 @@ class GridDisplay:
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def clock(seconds: float) -> str:
-    """Returns hours, minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 @contextmanager
-def grid_display(console: Console, jobs: int) -> Iterator[GridDisplay]:
+def grid_display(console: Console) -> Iterator[GridDisplay]:
     """Shows a grid's progress until the block ends."""
     progress = Progress(
         BarColumn(bar_width=20),
@@ -186,4 +160,4 @@ def grid_display(console: Console, jobs: int) -> Iterator[GridDisplay]:
         disable=not console.is_terminal,
     )
     with progress:
-        yield GridDisplay(progress, console, jobs)
+        yield GridDisplay(progress, console)

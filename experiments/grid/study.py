@@ -27,7 +27,7 @@ from ogrpo.setup.presets import check_preset
 
 Stage = Callable[[Rows], Sequence[Cell]]
 """The cells of a stage, from the rows of the stages before it."""
-OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows", "keep_rows")
+OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows")
 """Options that say how a study is run, and not what it is."""
 INTERVALS = (
     "Seeds and problems are ones that nothing was chosen on; mean and 95 % t-interval over seeds."
@@ -67,8 +67,6 @@ class Study(ABC):
     from_rows: bool = False
     """Measure nothing: make the page, and the tables and figures of docs/, from the committed
     rows."""
-    keep_rows: bool = False
-    """When all is measured, put the rows where they are committed."""
     steps: Count = 120
     """Steps of a run."""
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
@@ -91,8 +89,8 @@ class Study(ABC):
                 message = f"{option} has {name!r}: choose among {'; '.join(names)}"
                 require(name in names, message)
         require(
-            not (self.quick and (self.from_rows or self.keep_rows)),
-            "--quick measures too little to be kept: leave out --quick or --from-rows, --keep-rows",
+            not (self.quick and self.from_rows),
+            "--quick measures too little to be kept: leave out --quick or --from-rows",
         )
         require(not self.base.run_dir, f"base.run-dir is {self.base.run_dir}: give --run-dir")
         require(not self.base.seed, f"base.seed is {self.base.seed}: give --seeds")

@@ -201,9 +201,6 @@ class LadderStudy(TunedStudy):
         "tasks": ("chains",),
         "methods": ("RLOO", "successes, 4 draws"),
         "rates": (1.0,),
-        "stale": False,
-        "few_prompts": False,
-        "repeats": False,
     }
 
     seeds: tuple[int, ...] = tuple(range(50, 62))
@@ -214,12 +211,6 @@ class LadderStudy(TunedStudy):
     """Which to run, by name."""
     rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     """Learning rates that are tried, for every method alike, as multiples of the task's own."""
-    stale: bool = True
-    """Whether stale samples are compared on chains, too."""
-    few_prompts: bool = True
-    """Whether 512 prompts of chains are trained on, too."""
-    repeats: bool = True
-    """Whether `--preset reuse` is run on other seeds of the default task, too."""
     base: TrainConfig = field(default_factory=base)
     """Options of the trainer that hold for all cells."""
 
@@ -272,8 +263,8 @@ class LadderStudy(TunedStudy):
         return best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
 
     def staling(self, rows: Rows) -> Sequence[Cell]:
-        """Returns the cells of stale samples."""
-        if not self.stale or self.tasks != ("chains",):
+        """Returns the cells of stale samples, on chains."""
+        if self.quick or self.tasks != ("chains",):
             return []
         here = {"task": "chains", "completions": STALE_BUDGET}
         variants = [
@@ -286,7 +277,7 @@ class LadderStudy(TunedStudy):
 
     def on_few_prompts(self, rows: Rows) -> Sequence[Cell]:
         """Returns the cells of few prompts, at the rates that were the best with all of them."""
-        if not self.few_prompts or self.tasks != ("chains",):
+        if self.quick or self.tasks != ("chains",):
             return []
         variants = [
             replace(
@@ -301,7 +292,7 @@ class LadderStudy(TunedStudy):
 
     def repeating(self, rows: Rows) -> Sequence[Cell]:
         """Returns the preset's cells beside those of two methods without reuse, on other seeds."""
-        if not self.repeats or self.tasks != ("default",):
+        if self.quick or self.tasks != ("default",):
             return []
         preset = replace(make_preset("reuse"), evaluation=self.base.evaluation)
         steps = preset.schedule.steps

@@ -14,7 +14,7 @@ STUDY = replace(STUDY, base=replace(STUDY.base, knobs=Knobs(beta=0.1)))
 
 def test_a_study_is_made_again_from_what_is_kept_with_its_rows():
     assert of_header(RecStudy, STUDY.header, "rows") == STUDY
-    here = replace(STUDY, jobs=2, keep_rows=True)
+    here = replace(STUDY, jobs=2)
     assert of_header(RecStudy, here.header, "rows") == STUDY
 
 

@@ -1,1 +1,0 @@
-"""Studies over one training loop, and the command line that runs them."""

@@ -1,1 +1,0 @@
-"""The ablations of "Revisiting Group Relative Policy Optimization" (arXiv:2505.22257)."""

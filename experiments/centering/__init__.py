@@ -1,1 +1,0 @@
-"""Score centring on stale samples."""

@@ -1,1 +1,0 @@
-"""Clipping against importance weights, and weights in trust regions."""

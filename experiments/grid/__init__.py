@@ -1,1 +1,0 @@
-"""One grid runner, on which every study stands (docs/studies.md)."""

@@ -1,1 +1,0 @@
-"""`ladder`: how few completions do, with reuse and without, on both tasks."""

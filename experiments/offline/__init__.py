@@ -1,1 +1,0 @@
-"""Training on completions that were drawn once, beside fresh ones."""

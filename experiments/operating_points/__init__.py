@@ -1,1 +1,0 @@
-"""Buffers, samplers, replay ratios and controllers, each for its budget."""

@@ -1,1 +1,0 @@
-"""Final scores of each preset on the default task."""

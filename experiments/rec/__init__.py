@@ -1,1 +1,0 @@
-"""Group-relative REINFORCE off policy: its methods where samples are fresh, stale and fixed."""

@@ -1,1 +1,0 @@
-"""One completion a prompt, with baselines that need no siblings, beside groups."""
