@@ -18,8 +18,14 @@ from experiments.bounds.exact import (
     trajectory,
 )
 from experiments.bounds.measure import bandit, plug_in, sampled
-from experiments.bounds.plots import PLOTS, TOLERANCE, of_part
-from experiments.bounds.study import BoundsStudy, claims_table, make_claims
+from experiments.bounds.study import (
+    PLOTS,
+    TOLERANCE,
+    BoundsStudy,
+    claims_table,
+    make_claims,
+    of_part,
+)
 from experiments.grid.train import Bench
 from ogrpo.config.train import Data, WarmStart
 from tests.run.rewards import ODD
