@@ -189,15 +189,13 @@ def _importance_kl(kl_fn: KlFn, weighted_by: Callable[..., jax.Array]) -> KlTerm
 
 
 _ESTIMATORS = {"k1": divergences.k1, "k2": divergences.k2, "k3": divergences.k3}
+_CORRECTED = {"importance": divergences.importance_kl, "weighted": divergences.weighted_kl}
 KLS: dict[str, KlTermFn] = {
     **{name: reference_kl(fn) for name, fn in _ESTIMATORS.items()},
     "straight_through_k3": reference_kl(divergences.straight_through_k3),
     **{
-        f"importance_{name}": _importance_kl(fn, divergences.importance_kl)
-        for name, fn in _ESTIMATORS.items()
-    },
-    **{
-        f"weighted_{name}": _importance_kl(fn, divergences.weighted_kl)
+        f"{kind}_{name}": _importance_kl(fn, form)
+        for kind, form in _CORRECTED.items()
         for name, fn in _ESTIMATORS.items()
     },
 }
