@@ -20,9 +20,7 @@ PIECES = [
 def broken(raw: bytes, rng: random.Random) -> bytes:
     """The content with one to three things wrong."""
     for _ in range(rng.randint(1, 3)):
-        raw = rng.choice((_flip, _cut, _drop, _insert, _double, _fields, _fields, _fields))(
-            raw, rng
-        )
+        raw = rng.choice((_flip, *[_splice] * 4, *[_fields] * 3))(raw, rng)
     return raw
 
 
@@ -35,23 +33,18 @@ def _flip(raw: bytes, rng: random.Random) -> bytes:
     return bytes(mutated)
 
 
-def _cut(raw: bytes, rng: random.Random) -> bytes:
-    return raw[: rng.randint(0, len(raw))]
-
-
-def _drop(raw: bytes, rng: random.Random) -> bytes:
+def _splice(raw: bytes, rng: random.Random) -> bytes:
+    """The end cut off, a stretch taken out, a piece put in, or a stretch doubled."""
     begin = rng.randint(0, len(raw))
-    return raw[:begin] + raw[begin + rng.choice((1, 8, 64)) :]
-
-
-def _insert(raw: bytes, rng: random.Random) -> bytes:
-    place = rng.randint(0, len(raw))
-    return raw[:place] + rng.choice(PIECES) + raw[place:]
-
-
-def _double(raw: bytes, rng: random.Random) -> bytes:
-    begin = rng.randint(0, len(raw))
-    return raw[:begin] + raw[begin : begin + 64] + raw[begin:]
+    end, piece = rng.choice(
+        (
+            (len(raw), b""),
+            (begin + rng.choice((1, 8, 64)), b""),
+            (begin, rng.choice(PIECES)),
+            (begin, raw[begin : begin + 64]),
+        )
+    )
+    return raw[:begin] + piece + raw[end:]
 
 
 def _fields(raw: bytes, rng: random.Random) -> bytes:

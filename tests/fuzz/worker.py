@@ -64,6 +64,10 @@ def text(name, content):
     return lambda folder: (folder / name).write_text(content)
 
 
+def load_model(folder):
+    load_pretrained(folder, jnp.float32)
+
+
 def load_release(folder):
     file = folder / "model.safetensors"
     weights.read(file)
@@ -88,15 +92,12 @@ def load_options(folder):
 YAML = "seed: 1\nschedule:\n  steps: 3\nrewards: [a.py:b]\noptimizer: {learning-rate: 0.1}\n"
 ROW = '{"prompt": "1 + 1", "answer": "2", "more": [1, {"a": null}]}\n'
 TARGETS = {
-    "config.json": (model("llama3-scaled"), lambda f: load_pretrained(f, jnp.float32)),
-    "model.safetensors": (model("qwen2"), lambda f: load_pretrained(f, jnp.float32)),
-    "model.safetensors.index.json": (
-        model("qwen3-untied"),
-        lambda f: load_pretrained(f, jnp.float32),
-    ),
+    "config.json": (model("llama3-scaled"), load_model),
+    "model.safetensors": (model("qwen2"), load_model),
+    "model.safetensors.index.json": (model("qwen3-untied"), load_model),
     "tokenizer.json": (tokenizer, lambda f: TextTokenizer.load(f).encode_prompt("one two")),
     "tokenizer_config.json": (tokenizer, lambda f: TextTokenizer.load(f).encode_prompt("one")),
-    "chat_template.jinja": (tokenizer, lambda f: TextTokenizer.load(f)),
+    "chat_template.jinja": (tokenizer, TextTokenizer.load),
     "release/model.safetensors": (release, load_release),
     "manifest.json": (release, load_manifest),
     "run/config.json": (
