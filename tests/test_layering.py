@@ -29,6 +29,7 @@ ALLOWED = {
     "ogrpo.system.terminal": set(),
     "ogrpo.system.worker": set(),
     "ogrpo.core": {"jax", "core"},
+    "ogrpo.core.algorithms": {"jax", "core"},
     "ogrpo.policy": {"jax", "flax", "optax", "orbax", "policy"},  # flax itself brings optax, orbax
     "ogrpo.learner": {"jax", "flax", "optax", "orbax", "core", "learner"},
     "ogrpo.learner.update": {"jax", "flax", "optax", "orbax", "core", "learner"},

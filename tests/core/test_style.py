@@ -1,11 +1,9 @@
-"""The core's own promises: small functions, a docstring for each, no more imports than it says."""
+"""The core's own promises: small functions, no string that decides, examples that run."""
 
 import ast
 import doctest
 import importlib
 import statistics
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import pytest
@@ -27,12 +25,6 @@ def test_function_bodies_are_short():
     assert {name: size for name, size in sizes.items() if size > 25} == {}
 
 
-def test_every_public_function_says_what_it_computes():
-    for module, node in FUNCTIONS:
-        if not node.name.startswith("_") and node.col_offset == 0:
-            assert ast.get_docstring(node), f"{module}.{node.name}"
-
-
 def test_no_string_decides_what_is_computed():
     for module, node in FUNCTIONS:
         for compare in (n for n in ast.walk(node) if isinstance(n, ast.Compare)):
@@ -45,19 +37,3 @@ def test_no_string_decides_what_is_computed():
 def test_examples_in_docstrings_run(module):
     tested = importlib.import_module(module)
     assert doctest.testmod(tested, extraglobs={"jnp": jnp}).failed == 0
-
-
-def test_importing_the_package_brings_in_the_core_and_nothing_else():
-    heavy = [
-        "flax",
-        "optax",
-        "orbax",
-        "tokenizers",
-        "httpx",
-        "requests",
-        "transformers",
-        "math_verify",
-    ]
-    code = f"import sys; from ogrpo import *; print([m for m in {heavy} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert out.stdout.strip() == "[]"
