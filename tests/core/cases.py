@@ -1,6 +1,8 @@
 """One batch, small and asymmetric, and the knobs that make each objective's edges bind in it."""
 
+import functools
 import inspect
+from itertools import combinations
 from types import SimpleNamespace
 
 import jax
@@ -44,6 +46,26 @@ def batch_of(a: SimpleNamespace, dtype: jax.typing.DTypeLike = float) -> TokenBa
     return batch._replace(entropy=fields[4], lots=fields[5])
 
 
+def problem():
+    """`arrays()` as a loss reads them: log-probs, the rest of the batch, and the arrays themselves."""
+    a = arrays()
+    return jnp.asarray(a.lp, float), batch_of(a), a
+
+
+def of_each_prompt(fn, *trees):
+    """What a function returns of each prompt's own part of the trees."""
+    return [fn(*jax.tree.map(lambda x, n=n: x[n : n + 1], trees)) for n in range(len(trees[0]))]
+
+
+def of_sets(rewards, k):
+    """The mean best of the sets of k that hold a completion, of those that do not, and all bests."""
+    sets = list(combinations(range(len(rewards)), k))
+    best = np.array([rewards[list(members)].max() for members in sets])
+    held = np.array([[i in members for members in sets] for i in range(len(rewards))])
+    having, lacking = (np.array([best[x].mean() for x in rows]) for rows in (held, ~held))
+    return having, lacking, best
+
+
 def slopes(loss, at, where=True):
     """The gradient of a function of an array, by central differences; 0 outside of `where`."""
     gradient = np.zeros(at.shape)
@@ -54,21 +76,13 @@ def slopes(loss, at, where=True):
     return gradient
 
 
-@jax.jit
-def _cotangent(seed: jax.Array) -> jax.Array:
-    return jax.random.uniform(jax.random.key(seed), SHAPE, float, 0.5, 1.5)
-
-
+@functools.cache
 def value_and_grad(name: str):
     """Jitted `(log_probs, batch, knobs, cotangent) -> (values, gradient)`, compiled once."""
-    if name not in _COMPILED:
 
-        def run(log_probs, batch, knobs, cotangent):
-            values, back = jax.vjp(lambda x: OBJECTIVES[name](x, batch, **knobs), log_probs)
-            return values, back(cotangent)[0]
+    @jax.jit
+    def run(log_probs, batch, knobs, cotangent):
+        values, back = jax.vjp(lambda x: OBJECTIVES[name](x, batch, **knobs), log_probs)
+        return values, back(cotangent)[0]
 
-        _COMPILED[name] = jax.jit(run)
-    return _COMPILED[name]
-
-
-_COMPILED: dict = {}
+    return run

@@ -10,20 +10,35 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+from scipy import optimize
 
 
-def _by_token(formula):
-    """Lifts a formula `(x, h, t, *, knobs)` of floats to `(lp, held, b, *, knobs)`; 0 where masked."""
+def _by_sequence(formula):
+    """Lifts a formula `(x, h, s, *, knobs)` of a completion's kept tokens, arrays [L], to batches."""
 
     @functools.wraps(formula)
     def whole(lp, held, b, **knobs):
         out = np.zeros_like(lp)
-        for i in map(tuple, np.argwhere(b.mask)):
-            token = SimpleNamespace(A=b.A[i], old=b.old[i], prox=b.prox[i], ref=b.ref[i])
-            out[i] = formula(lp[i], held[i], token, **knobs)
+        for i in np.ndindex(lp.shape[:-1]):
+            m = b.mask[i]
+            s = SimpleNamespace(A=b.A[i][m], old=b.old[i][m], prox=b.prox[i][m], ref=b.ref[i][m])
+            if m.any():
+                out[i][m] = formula(lp[i][m], held[i][m], s, **knobs)
         return out
 
     return whole
+
+
+def _by_token(formula):
+    """Likewise of one token, `(x, h, t, *, knobs)` of floats."""
+
+    @functools.wraps(formula)
+    def each(x, h, s, **knobs):
+        fields = zip(*vars(s).values(), strict=True)
+        tokens = [SimpleNamespace(**dict(zip(vars(s), values, strict=True))) for values in fields]
+        return [formula(*token, **knobs) for token in zip(x, h, tokens, strict=True)]
+
+    return _by_sequence(each)
 
 
 def _clip_case(r, center, a, low, high):
@@ -68,21 +83,10 @@ def decoupled(x, h, t, *, eps_low=0.15, eps_high=0.3, cap=1.1):
     return -min(math.exp(t.prox - t.old), cap) * clipped
 
 
-def _mean_over_tokens(values, mask):
-    """Mean over the kept tokens of each sequence, at each of its tokens."""
-    out = np.zeros_like(values)
-    for i in np.ndindex(values.shape[:-1]):
-        if mask[i].any():
-            out[i] = values[i][mask[i]].mean()
-    return out
-
-
-def gspo(lp, held, b, *, eps_low=0.05, eps_high=0.1):
-    ratio = np.exp(_mean_over_tokens(held - b.old, b.mask)) * np.exp(lp - held)
-    out = np.zeros_like(lp)
-    for i in map(tuple, np.argwhere(b.mask)):
-        out[i] = -_clip_case(ratio[i], 1.0, b.A[i], eps_low, eps_high)
-    return out
+@_by_sequence
+def gspo(x, h, s, *, eps_low=0.05, eps_high=0.1):
+    ratio = math.exp((h - s.old).mean()) * np.exp(x - h)
+    return [-_clip_case(r, 1.0, a, eps_low, eps_high) for r, a in zip(ratio, s.A, strict=True)]
 
 
 @_by_token
@@ -97,10 +101,9 @@ def sapo(x, h, t, *, temperature_pos=1.0, temperature_neg=1.3):
     return -t.A * 4 * sigmoid / temp
 
 
-def topr(lp, held, b):
-    total = _mean_over_tokens(held - b.old, b.mask) * b.mask.sum(-1, keepdims=True)
-    taper = np.where(b.A > 0, 1.0, np.minimum(np.exp(total), 1.0))
-    return np.where(b.mask, -taper * b.A * lp, 0.0)
+@_by_sequence
+def topr(x, h, s):
+    return -np.where(s.A > 0, 1.0, min(math.exp((h - s.old).sum()), 1.0)) * s.A * x
 
 
 @_by_token
@@ -113,12 +116,11 @@ def sppo(x, h, t, *, low=1 / 1.3, high=1.3):
     return -t.A * (x - t.old) if low <= math.exp(h - t.old) <= high else 0.0
 
 
-def gmpo(lp, held, b, *, eps_low=0.2, eps_high=0.3):
-    delta = lp - b.old
-    sign = np.where(b.A < 0, -1.0, 1.0)
+@_by_sequence
+def gmpo(x, h, s, *, eps_low=0.2, eps_high=0.3):
+    delta, sign = x - s.old, np.where(s.A < 0, -1.0, 1.0)
     picked = sign * np.minimum(sign * delta, sign * np.clip(delta, -eps_low, eps_high))
-    loss = -b.A * np.exp(_mean_over_tokens(picked, b.mask))
-    return np.where(b.mask, loss, 0.0)
+    return -s.A * math.exp(picked.mean())
 
 
 def m2po(lp, held, b, *, threshold=0.1):
@@ -150,24 +152,11 @@ def dppo_kl(x, h, t, *, low=0.02, high=0.01, cap=1.3):
     return _dppo(x, h, t, far, low, high, cap)
 
 
-def _one_side(r, a, eps_low, eps_high):
-    return (r <= 1 + eps_high and a >= 0) or (r >= 1 - eps_low and a <= 0)
-
-
-def _ring(r, a, eps_low, eps_high, outer_low, outer_high):
-    outside = (a >= 0 and r <= 1 - outer_low) or (a <= 0 and r >= 1 + outer_high)
-    return outside or 1 - eps_low <= r <= 1 + eps_high
-
-
 @_by_token
 def rec_one_side(x, h, t, *, eps_low=0.15, eps_high=0.3):
-    return -t.A * x if _one_side(math.exp(h - t.old), t.A, eps_low, eps_high) else 0.0
-
-
-@_by_token
-def rec_one_side_is(x, h, t, *, eps_low=0.15, eps_high=0.3):
-    rho = math.exp(h - t.old)
-    return -t.A * rho * x if _one_side(rho, t.A, eps_low, eps_high) else 0.0
+    r = math.exp(h - t.old)
+    kept = (r <= 1 + eps_high and t.A >= 0) or (r >= 1 - eps_low and t.A <= 0)
+    return -t.A * x if kept else 0.0
 
 
 @_by_token
@@ -176,21 +165,25 @@ def rec_two_side(x, h, t, *, eps_low=0.15, eps_high=0.3):
 
 
 @_by_token
-def rec_two_side_is(x, h, t, *, eps_low=0.15, eps_high=0.3):
-    rho = math.exp(h - t.old)
-    return -t.A * rho * x if 1 - eps_low <= rho <= 1 + eps_high else 0.0
-
-
-@_by_token
 def rec_ring(x, h, t, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
-    kept = _ring(math.exp(h - t.old), t.A, eps_low, eps_high, outer_low, outer_high)
-    return -t.A * x if kept else 0.0
+    r = math.exp(h - t.old)
+    outside = (t.A >= 0 and r <= 1 - outer_low) or (t.A <= 0 and r >= 1 + outer_high)
+    return -t.A * x if outside or 1 - eps_low <= r <= 1 + eps_high else 0.0
 
 
-@_by_token
-def rec_ring_is(x, h, t, *, eps_low=0.15, eps_high=0.3, outer_low=0.3, outer_high=0.6):
-    rho = math.exp(h - t.old)
-    return -t.A * rho * x if _ring(rho, t.A, eps_low, eps_high, outer_low, outer_high) else 0.0
+def _weighted(formula):
+    """The same tokens, each times its ratio, held."""
+
+    @functools.wraps(formula)
+    def whole(lp, held, b, **knobs):
+        return np.exp(held - b.old) * formula(lp, held, b, **knobs)
+
+    return whole
+
+
+rec_one_side_is, rec_two_side_is, rec_ring_is = map(
+    _weighted, (rec_one_side, rec_two_side, rec_ring)
+)
 
 
 @_by_token
@@ -198,10 +191,9 @@ def opmd_kimi(x, h, t, *, coef=0.1):
     return -t.A * x + coef * (x - t.old) ** 2
 
 
-def opmd_kimi_sequence(lp, held, b, *, tau=0.1):
-    total = np.where(b.mask, lp - b.old, 0.0).sum(-1, keepdims=True)
-    penalty = tau / 2 * total**2 / np.maximum(b.mask.sum(-1, keepdims=True), 1)
-    return np.where(b.mask, -b.A * lp + penalty, 0.0)
+@_by_sequence
+def opmd_kimi_sequence(x, h, s, *, tau=0.1):
+    return -s.A * x + tau / 2 * (x - s.old).sum() ** 2 / len(x)
 
 
 @_by_token
@@ -212,26 +204,17 @@ def opmd_min(x, h, t, *, tau=1.0):
 def opmd_pairwise(lp, held, b, *, tau=0.7):
     out = np.zeros_like(lp)
     for n in range(lp.shape[0]):
-        size = lp.shape[1]
-        residual = np.zeros(size)
-        for g in range(size):
-            m = b.mask[n, g]
-            reward = b.A[n, g][m].mean() if m.any() else 0.0
-            residual[g] = reward - tau * (lp[n, g][m].sum() - held[n, g][m].sum())
-        there = b.mask[n].any(-1)
-        for g in range(size):
-            m = b.mask[n, g]
-            out[n, g][m] = (residual[g] - residual[there].mean()) ** 2 / max(m.sum(), 1)
+        there = {g: m for g, m in enumerate(b.mask[n]) if m.any()}
+        moved = {g: (lp[n, g] - held[n, g])[m].sum() for g, m in there.items()}
+        residual = {g: b.A[n, g][m].mean() - tau * moved[g] for g, m in there.items()}
+        for g, m in there.items():
+            out[n, g][m] = (residual[g] - np.mean([*residual.values()])) ** 2 / m.sum()
     return out
 
 
-def oapl(lp, held, b, *, slope=0.7):
-    out = np.zeros_like(lp)
-    for i in np.ndindex(lp.shape[:-1]):
-        m = b.mask[i]
-        if m.any():
-            out[i][m] = (b.A[i][m] - slope * (lp[i][m] - b.old[i][m]).sum()) ** 2 / m.sum()
-    return out
+@_by_sequence
+def oapl(x, h, s, *, slope=0.7):
+    return (s.A - slope * (x - s.old).sum()) ** 2 / len(x)
 
 
 def dpo(lp, held, b, *, tau=0.7):
@@ -249,44 +232,29 @@ def dpo(lp, held, b, *, tau=0.7):
     return out
 
 
-def vespo(lp, held, b, *, power_pos=2.0, rate_pos=3.0, power_neg=3.0, rate_neg=2.0):
-    out = np.zeros_like(lp)
-    for i in np.ndindex(lp.shape[:-1]):
-        m = b.mask[i]
-        ratio = math.exp((held[i][m] - b.old[i][m]).sum())
-        for place in np.flatnonzero(m):
-            power, rate = (power_pos, rate_pos) if b.A[i][place] >= 0 else (power_neg, rate_neg)
-            weight = ratio**power * math.exp(rate * (1 - ratio))
-            out[i][place] = -weight * b.A[i][place] * lp[i][place]
-    return out
+@_by_sequence
+def vespo(x, h, s, *, power_pos=2.0, rate_pos=3.0, power_neg=3.0, rate_neg=2.0):
+    ratio = math.exp((h - s.old).sum())
+    rising = ratio**power_pos * math.exp(rate_pos * (1 - ratio))
+    falling = ratio**power_neg * math.exp(rate_neg * (1 - ratio))
+    return -np.where(s.A >= 0, rising, falling) * s.A * x
 
 
-def vtrace(lp, held, b, *, decay=0.9, ratio_cap=1.2, trace_cap=1.1):
-    out = np.zeros_like(lp)
-    for i in np.ndindex(lp.shape[:-1]):
-        places = np.flatnonzero(b.mask[i])
-        rho = np.exp(held[i] - b.old[i])
-        for n, place in enumerate(places):
-            weight = min(rho[place], ratio_cap)
-            for later in places[n + 1 : -1]:
-                weight *= decay * min(rho[later], trace_cap)
-            if place != places[-1]:
-                weight *= min(rho[places[-1]], ratio_cap)
-            out[i][place] = -weight * b.A[i][place] * lp[i][place]
-    return out
+@_by_sequence
+def vtrace(x, h, s, *, decay=0.9, ratio_cap=1.2, trace_cap=1.1):
+    rho, weights = np.exp(h - s.old), []
+    for n, between in enumerate(rho[k + 1 : -1] for k in range(len(rho))):
+        ends = {n, len(rho) - 1}
+        weights.append(np.prod([min(rho[end], ratio_cap) for end in ends]))
+        weights[n] *= np.prod([decay * min(r, trace_cap) for r in between])
+    return -np.array(weights) * s.A * x
 
 
-def ctpo(lp, held, b, *, eps_low=0.15, eps_high=0.2):
-    out = np.zeros_like(lp)
-    for i in np.ndindex(lp.shape[:-1]):
-        total, place = 0.0, 0
-        for t in np.flatnonzero(b.mask[i]):
-            total, place = total + held[i][t] - b.old[i][t], place + 1
-            ratio = math.exp(total + lp[i][t] - held[i][t])
-            ends = math.exp(-eps_low * place**0.5), math.exp(eps_high * place**0.5)
-            a = b.A[i][t]
-            out[i][t] = -min(ratio * a, min(max(ratio, ends[0]), ends[1]) * a)
-    return out
+@_by_sequence
+def ctpo(x, h, s, *, eps_low=0.15, eps_high=0.2):
+    ratio, root = np.exp(np.cumsum(h - s.old) + x - h), np.sqrt(np.arange(1, len(x) + 1))
+    clipped = np.clip(ratio, np.exp(-eps_low * root), np.exp(eps_high * root))
+    return -np.minimum(ratio * s.A, clipped * s.A)
 
 
 @_by_token
@@ -315,9 +283,9 @@ def kl_cov(lp, held, b, *, share=0.2, coef=0.7):
     return out
 
 
-def sequence_tis(lp, held, b, *, high=1.1):
-    total = np.where(b.mask, held - b.old, 0).sum(-1, keepdims=True)
-    return np.where(b.mask, -np.minimum(np.exp(total), high) * b.A * lp, 0.0)
+@_by_sequence
+def sequence_tis(x, h, s, *, high=1.1):
+    return -min(math.exp((h - s.old).sum()), high) * s.A * x
 
 
 def clip_cov(lp, held, b, *, eps_low=0.1, eps_high=0.2, share=0.3, cov_low=-0.5, cov_high=1.5):
@@ -334,21 +302,13 @@ def clip_cov(lp, held, b, *, eps_low=0.1, eps_high=0.2, share=0.3, cov_low=-0.5,
 
 
 def m2po_released(lp, held, b, *, threshold=0.1, eps_low=0.05, eps_high=0.1):
-    squares = (held - b.old)[b.mask] ** 2
-    if squares.size == 0:
-        return np.zeros_like(lp)
-    low, high = 0.0, 1e4  # bisection on c, mean min(D^2, c) rising in c
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if np.minimum(squares, middle).mean() < threshold else (low, middle)
-        )
-    width = math.sqrt(high) if squares.mean() >= threshold else 60.0
+    squares, width = (held - b.old)[b.mask] ** 2, 60.0
+    if squares.size and squares.mean() >= threshold:
+
+        def excess(cap):
+            return np.minimum(squares, cap).mean() - threshold
+
+        width = math.sqrt(optimize.brentq(excess, 0.0, squares.max(), xtol=1e-16))
     ends = min(math.exp(-width), 1 - eps_low), max(math.exp(width), 1 + eps_high)
-
-    @_by_token
-    def loss(x, h, t):
-        ratio = math.exp(x - t.old)
-        return -min(ratio * t.A, min(max(ratio, ends[0]), ends[1]) * t.A)
-
-    return loss(lp, held, b)
+    ratio = np.exp(lp - b.old)
+    return np.where(b.mask, -np.minimum(ratio * b.A, np.clip(ratio, *ends) * b.A), 0.0)

@@ -32,7 +32,7 @@ from ogrpo.core.algorithms.base import READS, published, reference_kl
 from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.divergences import k3
 from ogrpo.core.returns import Along
-from tests.core.cases import arrays, batch_of
+from tests.core.cases import arrays, batch_of, of_each_prompt, problem
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
 REWARDS = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
@@ -58,15 +58,9 @@ def along(batch):
     return Along(batch.mask, earned, ends, earned / 4)
 
 
-def gradient(algorithm, log_probs, batch, **overrides):
-    knobs = settings(algorithm, **overrides)
-    return jax.grad(lambda x: loss_of(algorithm, knobs, x, batch))(log_probs)
-
-
 @pytest.fixture(scope="module")
 def inputs():
-    a = arrays()
-    return jnp.asarray(a.lp, float), batch_of(a)
+    return problem()[:2]
 
 
 BLIND = (objectives.reinforce, objectives.opmd_min)
@@ -119,11 +113,10 @@ def test_prompts_add_up(name, inputs):
     known = along(batch)
     whole = algorithm(log_probs, batch, REWARDS, knobs, along=known, values=known.values)
 
-    def part(n):
-        *rows, here = jax.tree.map(lambda x: x[n : n + 1], (*inputs, REWARDS, known))
-        return algorithm(*rows, knobs, along=here, values=here.values)
+    def part(x, rows, rewards, here):
+        return algorithm(x, rows, rewards, knobs, along=here, values=here.values)
 
-    parts = [part(n) for n in range(2)]
+    parts = of_each_prompt(part, *inputs, REWARDS, known)
     np.testing.assert_allclose(combine(*parts), whole, rtol=1e-5)
 
 
@@ -335,25 +328,6 @@ def test_a_call_without_knobs_is_the_published_method(name, inputs):
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_method_of_ones_own_needs_no_registration(inputs):
-    log_probs, batch = inputs
-
-    def bounded(x, tokens, *, width):
-        return objectives.token_loss(
-            x, tokens, surrogate_fn=lambda r, a: jnp.tanh(r / width) * width * a
-        )
-
-    mine = Algorithm(
-        "mine",
-        bounded,
-        ADVANTAGES["centered"],
-        REDUCTIONS["token"],
-        knobs={"width": Knob(1.5, "here"), "beta": Knob(0.0, "here")},
-    )
-    wide, narrow = (gradient(mine, log_probs, batch, width=width) for width in (1.5, 0.5))
-    assert np.abs(wide - narrow).max() > 1e-3
 
 
 def keywords(part):

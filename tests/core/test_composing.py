@@ -11,7 +11,7 @@ from ogrpo.core import diagnostics, gates, objectives, surrogates, traces
 from ogrpo.core.aggregate import sequence_mean
 from ogrpo.core.corrections import corrected
 from ogrpo.core.weights import plain_weight
-from tests.core.cases import arrays, batch_of
+from tests.core.cases import arrays, batch_of, problem
 
 RATIO = jnp.array([0.3, 0.9, 1.0, 1.1, 1.5, 4.0])
 R = np.asarray(RATIO)
@@ -142,8 +142,7 @@ def test_a_corrected_objective_cannot_see_under_the_mask():
 
 
 def test_the_score_form_and_the_ratio_form_agree_in_gradient():
-    a = arrays()
-    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    log_probs, batch, _ = problem()
     gate = partial(gates.two_side_gate, **EPS)
     weighted = partial(gates.ratio_gate, gate_fn=gate)
     score, ratio = (
@@ -180,8 +179,7 @@ def test_vtrace_weights_are_vtraces_advantages_for_a_constant_value():
 
 
 def test_what_a_clip_removes_is_counted_by_its_gradient():
-    a = arrays()
-    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    log_probs, batch, a = problem()
     eps = {"eps_low": 0.15, "eps_high": 0.3}
     ratio = np.exp(a.lp - a.old)
     low = (a.mask & (ratio < 0.85) & (a.A < 0)).sum()
@@ -194,8 +192,7 @@ def test_what_a_clip_removes_is_counted_by_its_gradient():
 
 
 def test_the_users_weights_multiply_the_gain_alone_and_are_held_constant():
-    a = arrays()
-    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    log_probs, batch, _ = problem()
     weights = jnp.linspace(0.5, 2.0, log_probs.size).reshape(log_probs.shape)
     assert objectives.token_weights(batch) == 1.0
     loss = partial(objectives.token_loss, log_probs, surrogate_fn=lambda r, a: r * a)

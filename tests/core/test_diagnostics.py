@@ -1,6 +1,5 @@
 """Diagnostics beside the loss."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,12 +8,11 @@ from ogrpo.core import diagnostics
 from ogrpo.core.aggregate import combine, mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import moment_ratio
-from tests.core.cases import SHAPE, arrays, batch_of
+from tests.core.cases import arrays, batch_of, of_each_prompt, problem
 
 
 def test_diagnose_by_hand_and_by_parts():
-    a = arrays()
-    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
+    log_probs, batch, a = problem()
     seen = {k: float(mean(v)) for k, v in diagnostics.diagnose(log_probs, batch).items()}
     m, ratio = a.mask, np.exp(a.lp - a.old)
     expected = {
@@ -29,14 +27,10 @@ def test_diagnose_by_hand_and_by_parts():
         "advantage_squared": (a.A[m] ** 2).mean(),
     }
     assert seen == pytest.approx(expected, rel=1e-4)
-    parts = [
-        diagnostics.diagnose(log_probs[n : n + 1], jax.tree.map(lambda x, n=n: x[n : n + 1], batch))
-        for n in range(SHAPE[0])
-    ]
+    parts = of_each_prompt(diagnostics.diagnose, log_probs, batch)
     for name in expected:
-        assert float(mean(combine(*(p[name] for p in parts)))) == pytest.approx(
-            expected[name], rel=1e-4
-        )
+        added = combine(*(part[name] for part in parts))
+        assert float(mean(added)) == pytest.approx(expected[name], rel=1e-4)
 
 
 @pytest.mark.parametrize("far", [44.0, 45.0, 100.0])
@@ -44,10 +38,7 @@ def test_a_far_token_leaves_an_effective_size_of_about_one(far):
     delta = jnp.zeros((3, 1000)).at[1, 7].set(far)
     nothing = jnp.zeros_like(delta)
     batch = TokenBatch(nothing, nothing == 0, nothing - far, nothing - far, nothing)
-    parts = [
-        diagnostics.diagnose(delta[n] - far, jax.tree.map(lambda x, n=n: x[n], batch))
-        for n in range(3)
-    ]
+    parts = of_each_prompt(diagnostics.diagnose, delta - far, batch)
     first, second = (combine(*(p[name] for p in parts)) for name in ("ratio", "ratio_squared"))
     assert float(diagnostics.ess_from_moments(first, second)) == pytest.approx(1, rel=1e-4)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-REMEDY = "run python docs/build_algebra.py"
 
 
 def test_the_algebra_page_is_current():
@@ -40,10 +39,3 @@ def test_the_example_prints_its_table_without_a_trainer():
     for bias, variance, mse in table.values():
         assert abs(bias**2 + variance - mse) < 2e-3
     assert table["mine, width 0.2"][2] < table["importance sampling"][2]
-
-
-def test_the_examples_trust_region_is_under_fifteen_lines():
-    text = (ROOT / "examples/compose_a_loss.py").read_text()
-    idea = text.split("# ----")[1]
-    code = [x for x in idea.splitlines()[1:] if x.strip()]
-    assert len(code) < 15

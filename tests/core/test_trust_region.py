@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import objectives, trust_region
+from ogrpo.core import bounds, objectives, trust_region
 from ogrpo.core.aggregate import mean, token_total
-from ogrpo.core.ratios import log_ratio
-from tests.core.cases import SHAPE, arrays, batch_of
+from tests.core.cases import of_each_prompt, problem
 
 REGIONS = {
     "penalty": trust_region.dual_penalty(objectives.reinforce, delta=0.01, rate=2.0, initial=0.5),
@@ -20,11 +19,6 @@ REGIONS = {
     ),
 }  # fmt: skip
 every_region = pytest.mark.parametrize("name", sorted(REGIONS))
-
-
-def problem():
-    a = arrays()
-    return jnp.asarray(a.lp, float), batch_of(a), a
 
 
 @every_region
@@ -83,13 +77,10 @@ def test_dual_ascent_meets_the_constraint():
         partial(objectives.token_loss, surrogate_fn=lambda ratio, adv: ratio * adv),
         delta=delta, rate=0.5, initial=1.0,
     )  # fmt: skip
-    everything = jnp.ones((3, 1), bool)
-    fields = [x[:, None] for x in (r, jnp.log(mu))]
-    batch = objectives.TokenBatch(fields[0], everything, fields[1], fields[1], fields[1])
+    batch = objectives.TokenBatch(r[:, None], jnp.ones((3, 1), bool), jnp.log(mu)[:, None])
 
     def kl(logits):
-        delta_log = log_ratio(jax.nn.log_softmax(logits)[:, None], fields[1], everything)
-        return (jnp.exp(delta_log[:, 0]) * delta_log[:, 0]) @ mu
+        return bounds.kl_divergence(jax.nn.softmax(logits), mu)
 
     def step(_, carry):
         logits, state = carry
@@ -129,16 +120,6 @@ def test_the_measured_distance_is_the_mean_over_tokens():
 def test_measures_add_up_over_microbatches(name):
     log_probs, batch, _ = problem()
     whole = REGIONS[name].measure(log_probs, batch)
-    parts = [
-        REGIONS[name].measure(
-            log_probs[n : n + 1], jax.tree.map(lambda x, n=n: x[n : n + 1], batch)
-        )
-        for n in range(SHAPE[0])
-    ]
+    parts = of_each_prompt(REGIONS[name].measure, log_probs, batch)
     added = jax.tree.map(lambda *xs: sum(xs), *parts)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), added, whole)
-
-
-def test_a_negative_radius_is_refused():
-    with pytest.raises(ValueError, match="delta must be >= 0"):
-        trust_region.sequence_mask(objectives.reinforce, delta=-0.1)

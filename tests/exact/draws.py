@@ -47,7 +47,12 @@ def binary(size: int = Y) -> st.SearchStrategy[np.ndarray]:
     return varied(size, low=0, high=1).map(lambda v: v * 8)
 
 
-caps = st.integers(1, 40).map(lambda i: i / 8)
+def eighths(low: int, high: int) -> st.SearchStrategy[float]:
+    """Numbers from low / 8 to high / 8."""
+    return st.integers(low, high).map(lambda i: i / 8)
+
+
+widths, caps = eighths(0, 8), eighths(1, 40)
 
 
 @cache

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from ogrpo.core import advantages, estimators, objectives
 from ogrpo.core.objectives import TokenBatch
-from tests.exact.draws import EPS, binary, distributions, few, values
+from tests.exact.draws import EPS, binary, distributions, eighths, few, values
 
 pytestmark = pytest.mark.slow
 
 Y, G = 4, 4
-steps = st.integers(1, 80).map(lambda i: i / 8)
+steps = eighths(1, 80)
 members = st.lists(st.integers(0, Y - 1), min_size=G, max_size=G).map(np.array)
 
 
@@ -107,7 +107,7 @@ def test_refuted_balance_and_coverage_suffice_for_other_rewards():
 
 
 @few
-@given(distributions(), values(low=0), st.integers(1, 8).map(lambda i: i / 8))
+@given(distributions(), values(low=0), eighths(1, 8))
 def test_below_every_reward_the_limit_is_the_sampler_tilted(mu, r, below):
     """b < min r: the objective is concave, its maximum mu (r - b) / (J - b)."""
     b = r.min() - below

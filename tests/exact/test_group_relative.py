@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import lambertw
 
 from ogrpo.core import advantages, bounds, estimators, objectives
 from ogrpo.core.objectives import TokenBatch, group_regression
-from tests.exact.draws import EPS, distributions, few, values
+from tests.exact.draws import EPS, distributions, eighths, few, values, widths
 
 pytestmark = pytest.mark.slow
 
 Y, K = 4, 4
-taus = st.integers(1, 16).map(lambda i: i / 8)
+taus = eighths(1, 16)
 samples = st.lists(st.integers(0, Y - 1), min_size=K, max_size=K).map(np.array)
 
 
@@ -28,20 +30,6 @@ def regression_gradient(logits, anchor, y, r, tau):
         return group_regression(r, log_policy(x, y) - log_policy(anchor, y), tau=tau).mean()
 
     return jax.value_and_grad(loss)(logits)
-
-
-@few
-@given(values(), samples, values(), taus)
-def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau):
-    """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples.
-
-    Theorem GroupReinforce.group_reinforce_gradient.
-    """
-    _, gradient = regression_gradient(logits, logits, y, r, tau)
-    pi = jax.nn.softmax(logits)
-    scores = (jnp.eye(Y) - pi[None])[y]
-    terms = estimators.gradient_terms(jnp.ones(K), advantages.centered(jnp.asarray(r)), scores)
-    np.testing.assert_allclose(-gradient / (2 * tau), terms.mean(0), atol=EPS)
 
 
 @few
@@ -62,7 +50,7 @@ def one_token(y, logits, anchor, advantage):
     behavior = log_policy(anchor, y)[:, None]
     spread = jnp.asarray(advantage)[:, None]
     mask = jnp.ones_like(spread, bool)
-    return log_policy(logits, y)[:, None], TokenBatch(spread, mask, behavior, behavior, behavior)
+    return log_policy(logits, y)[:, None], TokenBatch(spread, mask, behavior, None, behavior)
 
 
 @few
@@ -85,42 +73,41 @@ def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
 
 @few
 @given(values(), samples, values(), taus)
-def test_opmd_has_reinforces_gradient_at_the_sampling_parameter(logits, y, r, tau):
-    """Its spread has no slope there: -grad = K^-1 sum (r_i - rbar) s_i.
+def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau):
+    """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples.
 
-    Theorem GroupReinforce.opmd_gradient.
+    And -grad of OPMD at the sampling parameter, where its spread has no slope. Theorems
+    GroupReinforce.group_reinforce_gradient, GroupReinforce.opmd_gradient.
     """
     centered = advantages.centered(jnp.asarray(r))
+    scores = (jnp.eye(Y) - jax.nn.softmax(logits)[None])[y]
+    expected = estimators.gradient_terms(jnp.ones(K), centered, scores).mean(0)
+    _, gradient = regression_gradient(logits, logits, y, r, tau)
+    np.testing.assert_allclose(-gradient / (2 * tau), expected, atol=EPS)
 
-    def loss(x):
+    def opmd(x):
         log_probs, batch = one_token(y, x, logits, centered)
         return objectives.opmd_kimi_sequence(log_probs, batch, tau=tau).mean()
 
-    scores = (jnp.eye(Y) - jax.nn.softmax(logits)[None])[y]
-    expected = estimators.gradient_terms(jnp.ones(K), centered, scores).mean(0)
-    np.testing.assert_allclose(-jax.grad(loss)(jnp.asarray(logits)), expected, atol=EPS)
+    np.testing.assert_allclose(-jax.grad(opmd)(jnp.asarray(logits)), expected, atol=EPS)
 
 
 def pmd_mean_target(r, mu, tau):
     """log pi*/mu with tau log(pi*/mu) + tau lambda pi*/mu = r - E_mu r, and lambda = KL(mu||pi*).
 
-    The stationary point of E_pi[r] - tau KL(pi||mu) - (tau lambda / 2) chi^2(pi||mu): lambda by
-    bisection on the sum of pi*, each log-ratio by Newton's method.
+    The stationary point of E_pi[r] - tau KL(pi||mu) - (tau lambda / 2) chi^2(pi||mu).
     """
     lead = (r - mu @ r) / tau
-    low, high = 0.0, 100.0
-    for _ in range(200):
-        multiplier = (low + high) / 2
-        moved = np.minimum(lead, 0.0)
-        for _ in range(100):
-            excess = moved + multiplier * np.exp(moved) - lead
-            moved = moved - excess / (1 + multiplier * np.exp(moved))
-        low, high = (multiplier, high) if mu @ np.exp(moved) > 1 else (low, multiplier)
-    return moved, multiplier
+
+    def moved(multiplier):
+        return lead - lambertw(multiplier * np.exp(lead)).real
+
+    multiplier = brentq(lambda x: mu @ np.exp(moved(x)) - 1, -1e-6, 100.0, xtol=1e-15)
+    return moved(multiplier), multiplier
 
 
 @few
-@given(distributions(), values(), st.integers(4, 16).map(lambda i: i / 8), values())
+@given(distributions(), values(), eighths(4, 16), values())
 def test_opmds_minimum_is_mirror_descent_with_kl_and_chi_square(mu, r, tau, step):
     """PMD-mean (arXiv:2602.05933), the mean reward for the log-partition, of one token's policy.
 
@@ -147,33 +134,25 @@ def test_opmds_minimum_is_mirror_descent_with_kl_and_chi_square(mu, r, tau, step
     np.testing.assert_allclose(elsewhere[0] - value, square, atol=1e-8)
 
 
-@jax.jit
-def asymre_gradient(logits, mu, advantage, shift):
-    def expected_loss(x):
-        log_probs, batch = one_token(np.arange(Y), x, x, advantage)
-        lowered = batch._replace(advantages=batch.advantages + shift)
-        return mu @ objectives.reinforce(log_probs, lowered)[:, 0]
-
-    return jax.grad(expected_loss)(logits)
-
-
 @few
-@given(distributions(), values(), values(), st.integers(0, 8).map(lambda i: i / 8))
+@given(distributions(), values(), values(), widths)
 def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
     """Property 27: lowering the baseline by c adds c KL(mu||pi) + const, in expectation.
 
     Theorem GroupReinforce.asymre_kl.
     """
-    centered = r - mu @ r
-    added = asymre_gradient(logits, mu, centered, shift) - asymre_gradient(
-        logits, mu, centered, 0.0
-    )
+
+    def loss(x, lower):
+        credit = r - mu @ r + lower
+        return mu @ objectives.reinforce(*one_token(np.arange(Y), x, x, credit))[:, 0]
+
+    lowered, plain = (jax.grad(loss)(jnp.asarray(logits), by) for by in (shift, 0.0))
     divergence = jax.grad(lambda x: bounds.kl_divergence(mu, jax.nn.softmax(x)))(logits)
-    np.testing.assert_allclose(added, shift * divergence, atol=EPS)
+    np.testing.assert_allclose(lowered - plain, shift * divergence, atol=EPS)
 
 
 @few
-@given(values(), values(), st.integers(0, 8).map(lambda i: i / 8))
+@given(values(), values(), widths)
 def test_asymre_advantages_lower_the_baseline(r, s, shift):
     """And add c times the sum of the scores. Theorem GroupReinforce.asymre_extra."""
     lowered = advantages.lowered_baseline(jnp.asarray(r), shift=shift)
@@ -181,15 +160,8 @@ def test_asymre_advantages_lower_the_baseline(r, s, shift):
     np.testing.assert_allclose(lowered @ s, (r - r.mean()) @ s + shift * s.sum(), atol=EPS)
 
 
-weights = (
-    st.lists(st.integers(0, 8), min_size=K, max_size=K)
-    .filter(any)
-    .map(lambda w: np.array(w, float))
-)
-
-
 @few
-@given(values(), weights, values(K, 2))
+@given(values(), values(low=0, high=64).filter(np.any), values(K, 2))
 def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
     """Property 27: sum_{i<j} w_i w_j (r_i - r_j)(s_i - s_j) = W sum w_i (r_i - rbar_w) s_i.
 
@@ -231,23 +203,17 @@ def test_red_weight_pushes_towards_imitation(r, s, tau):
     np.testing.assert_allclose(ours - symmetric, (rbar_w - r.mean()) * (w @ s), atol=1e-7)
 
 
-@jax.jit
-def clip_gradients(log_ratio, advantage, low, high):
-    behavior = jnp.full_like(log_ratio, -1.0)
-    mask = jnp.ones_like(log_ratio, bool)
-    batch = TokenBatch(advantage, mask, behavior, behavior, behavior)
-    return [
-        jax.grad(lambda x, fn=fn: fn(x, batch, eps_low=low, eps_high=high).sum())(log_ratio - 1)
-        for fn in (objectives.rec_one_side_is, objectives.grpo)
-    ]
-
-
 @few
 @given(values(), values(), st.sampled_from([0.05, 0.2]), st.sampled_from([0.05, 0.3]))
 def test_rec_one_side_is_has_the_ppo_clips_gradient(moved, advantage, low, high):
     """Property 27: REC-OneSide-IS = autodiff of the PPO clip, away from its kinks."""
-    # Sevenths of eighths: never on a kink.
-    ours, ppo = clip_gradients(moved / 7, advantage, low, high)
+    behavior = jnp.full(Y, -1.0)
+    batch = TokenBatch(jnp.asarray(advantage), jnp.ones(Y, bool), behavior)
+    at = behavior + moved / 7  # sevenths of eighths: never on a kink
+    ours, ppo = (
+        jax.grad(lambda x, fn=fn: fn(x, batch, eps_low=low, eps_high=high).sum())(at)
+        for fn in (objectives.rec_one_side_is, objectives.grpo)
+    )
     np.testing.assert_allclose(ours, ppo, atol=EPS)
 
 

@@ -14,7 +14,7 @@ from ogrpo.core.aggregate import mean, sequence_sum_total
 from ogrpo.core.algorithms.base import at_tokens
 from ogrpo.core.objectives import TokenBatch, reinforce
 from ogrpo.core.returns import Along, gae, step_returns
-from tests.exact.draws import EPS, few, values
+from tests.exact.draws import EPS, few, values, widths
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 SEQUENCES, T = 3, 2
 MASK = np.array([[True, False], [True, True], [True, True]])
 FIRST, SECOND = np.array([0, 1, 1]), np.array([0, 0, 1])
-weights = st.integers(0, 8).map(lambda i: i / 8)
 
 
 def log_probs(theta):
@@ -78,7 +77,7 @@ step_gradient = expected_gradient(by_steps, every(1, 2))
 
 
 @few
-@given(values(4), values(3), values(2), values(2), weights, st.booleans())
+@given(values(4), values(3), values(2), values(2), widths, st.booleans())
 def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, first_ends):
     """For E[R + w sum of steps], whichever tokens end a step; by the tokens before it alone."""
     earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
@@ -86,16 +85,6 @@ def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, 
     worth = outcome + weight * np.where(ends, earned, 0).sum(-1)
     actual = step_gradient(theta, outcome, earned, ends, weight)
     np.testing.assert_allclose(actual, true_gradient(theta, worth), atol=EPS)
-
-
-@few
-@given(values(2), values(2), values(3))
-def test_step_returns_without_a_weight_are_leave_one_out(of_first, of_second, outcome):
-    earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
-    group = jnp.array([[0, 2, 1, 1]])
-    actual = by_steps(group, *map(jnp.asarray, (outcome, earned, MASK)), 0.0)
-    alone = advantages.leave_one_out(jnp.asarray(outcome)[group])
-    np.testing.assert_allclose(actual, np.repeat(alone[..., None], T, -1), atol=EPS)
 
 
 def by_values(group, outcome, table, decay):
@@ -151,7 +140,7 @@ circular = expected_gradient(
 
 
 @few
-@given(values(4), values(3), weights)
+@given(values(4), values(3), widths)
 def test_a_baseline_from_before_is_unbiased_and_one_from_the_sample_is_not(theta, outcome, before):
     actual = from_before(theta, outcome, before)
     np.testing.assert_allclose(actual, true_gradient(theta, outcome), atol=EPS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, estimators
-from tests.exact.draws import EPS, distributions, few, tables, values, varied
+from tests.exact.draws import EPS, distributions, eighths, few, tables, values, varied
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def test_a_buffer_is_no_worse_than_its_average_policy(pi, policies, weights):
     assert mixture - 1 <= weights @ np.array(parts) + EPS
 
 
-variances = st.integers(1, 64).map(lambda i: i / 8)
+variances = eighths(1, 64)
 sizes = st.integers(1, 20)
 
 
@@ -117,31 +117,28 @@ widths = np.linspace(0, 1, 2001)
 clip_errors = jax.jit(jax.vmap(clip_error, in_axes=(None, None, None, 0, None)))
 
 
-@pytest.mark.parametrize(("a", "n"), [(0.5, 4), (0.9, 3), (0.25, 3)])
-def test_refuted_clip_width_from_two_variances(a, n):
-    """The proposal's theorem 2: eps* = sqrt(Var r / Var rho) = 1/(2a), the truth is
-    max(0, (n a - 1) / (n + 1)): wrong in n, and in a."""
-    mu, ratio, r = np.array([0.5, 0.5]), np.array([1 - a, 1 + a]), np.array([0.0, 1.0])
+UNRELATED = ((0.5, 0.5, 1.5, 1.5), (0.0, 1.0, 0.0, 1.0), 0.0)
+"""Ratios, rewards that are independent of them, and a, by which the best width grows with n."""
+
+
+@pytest.mark.parametrize(
+    ("ratio", "r", "a", "n"),
+    [
+        ((0.5, 1.5), (0.0, 1.0), 0.5, 4),
+        ((0.5, 1.5), (0.0, 10.0), 0.5, 4),  # another unit
+        ((0.1, 1.9), (0.0, 1.0), 0.9, 3),
+        ((0.75, 1.25), (0.0, 1.0), 0.25, 3),
+        *((*UNRELATED, n) for n in (1, 10, 1000)),
+    ],
+)
+def test_refuted_clip_width_from_two_variances(ratio, r, a, n):
+    """The proposal's theorem 2: eps* = sqrt(Var r / Var rho), the truth is max(0, (n a - 1) / (n + 1)).
+
+    On two points rho = 1 -+ a, whatever the unit of r; and 0 at every n where r ignores rho.
+    """
+    mu, ratio, r = np.full(len(r), 1 / len(r)), np.array(ratio), np.array(r)
     proposed = np.sqrt((mu @ (r - mu @ r) ** 2) / bounds.chi_square_divergence(mu * ratio, mu))
-    assert float(proposed) == pytest.approx(1 / (2 * a))
     truth = max(0.0, (n * a - 1) / (n + 1))
     least = clip_errors(mu, ratio, r, widths, n).min()
     assert clip_error(mu, ratio, r, truth, n) <= least + 1e-12
     assert clip_error(mu, ratio, r, proposed, n) > least + 1e-4
-
-
-def test_refuted_clip_width_follows_the_rewards_unit():
-    """The proposal's theorem 2: r -> c r multiplies its formula and leaves the optimum."""
-    mu, ratio, r = np.array([0.5, 0.5]), np.array([0.5, 1.5]), np.array([0.0, 1.0])
-    best = [np.argmin(clip_errors(mu, ratio, scale * r, widths, 4)) for scale in (1, 10)]
-    assert best[0] == best[1] > 0
-
-
-@pytest.mark.parametrize("n", [1, 10, 1000])
-def test_refuted_clip_width_where_rewards_ignore_the_ratio(n):
-    """The proposal's theorem 2: r independent of rho: no importance sampling is best, for every n."""
-    mu = np.full(4, 0.25)
-    ratio, r = np.array([0.5, 0.5, 1.5, 1.5]), np.array([0.0, 1.0, 0.0, 1.0])
-    errors = clip_errors(mu, ratio, r, widths, n)
-    assert np.argmin(errors) == 0
-    assert errors[0] < errors[-1]

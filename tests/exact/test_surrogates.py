@@ -5,16 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from ogrpo.core import surrogates
-from tests.exact.draws import EPS, few, values
+from tests.exact.draws import EPS, eighths, few, values
 
 pytestmark = pytest.mark.slow
 
 ratios = values(low=0, high=32)
 centers = values(low=0, high=24)
-widths = st.integers(0, 12).map(lambda i: i / 8)
+widths = eighths(0, 12)
 
 
 @jax.jit
@@ -92,7 +91,7 @@ def test_refuted_clipping_bounds_the_ratio():
 
 
 @few
-@given(ratios, values(), st.integers(0, 8).map(lambda i: i / 8), widths, values(low=1, high=24))
+@given(ratios, values(), eighths(0, 8), widths, values(low=1, high=24))
 def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
     """r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps).
 
@@ -107,9 +106,7 @@ def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
 
 
 @few
-@given(
-    ratios, values(), st.integers(0, 8).map(lambda i: i / 8), st.integers(0, 8).map(lambda i: i / 8)
-)
+@given(ratios, values(), eighths(0, 8), eighths(0, 8))
 def test_a_cap_above_the_band_is_the_dual_clip(r, a, low, high):
     """min(r, cap) before the product equals max with cap a for a < 0, if cap >= 1 + eps."""
     r, a, eps = jnp.asarray(r), jnp.asarray(a), {"eps_low": low, "eps_high": high}

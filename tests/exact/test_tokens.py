@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, ratios, traces
-from ogrpo.core.aggregate import sequence_sum_mean
 from ogrpo.core.objectives import TokenBatch, token_loss
 from ogrpo.core.surrogates import ratio_surrogate
-from tests.exact.draws import EPS, caps, distributions, few, tables, values
+from tests.exact.draws import EPS, caps, distributions, eighths, few, tables, values
 
 pytestmark = pytest.mark.slow
 
@@ -76,29 +75,19 @@ def policy_log_probs(logits):
     return token_log_probs(jax.nn.softmax(logits[0]), jax.nn.softmax(logits[1:], axis=-1))
 
 
-@jax.jit
-def both_gradients(logits, r):
-    """Gradients at pi = mu: of the expected token-sum surrogate, and of the expected reward."""
-    behavior = policy_log_probs(logits)
-    advantages = jnp.repeat(r[:, None], T, 1)
-    batch = TokenBatch(advantages, jnp.asarray(MASK), behavior, behavior, behavior)
-
-    def surrogate(x):
-        loss = token_loss(policy_log_probs(x), batch, surrogate_fn=ratio_surrogate)
-        return (
-            -sequence_sum_mean(loss * jnp.exp(behavior.sum(-1, keepdims=True)), batch.mask) * V * V
-        )
-
-    return jax.grad(surrogate)(logits), jax.grad(
-        lambda x: jnp.exp(policy_log_probs(x).sum(-1)) @ r
-    )(logits)
-
-
 @few
 @given(values(V + 1, V), values(V * V))
 def test_token_surrogate_has_the_sequence_gradient_on_policy(logits, r):
     """Property 24: at pi = mu the token-sum surrogate's gradient is grad J."""
-    token, sequence = both_gradients(logits, r)
+    behavior = policy_log_probs(logits)
+    batch = TokenBatch(jnp.repeat(r[:, None], T, 1), jnp.asarray(MASK), behavior)
+
+    def surrogate(x):
+        losses = token_loss(policy_log_probs(x), batch, surrogate_fn=ratio_surrogate)
+        return -joint(behavior) @ losses.sum(-1)
+
+    token = jax.grad(surrogate)(jnp.asarray(logits))
+    sequence = jax.grad(lambda x: jnp.exp(policy_log_probs(x).sum(-1)) @ r)(jnp.asarray(logits))
     np.testing.assert_allclose(token, sequence, atol=EPS)
 
 
@@ -165,25 +154,29 @@ def test_vtrace_bandit_fixed_point(pi, mu, r, cap):
     np.testing.assert_allclose(mu @ advantages[:, 0], 0, atol=EPS)
 
 
-@few
-@given(policies, policies)
-def test_the_length_normalised_ratio_loses_mass(new, old):
-    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1 for one length T, so it is no importance weight."""
-    log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
-    ratio = np.exp(ratios.mean_log_ratio(log_probs, behavior, MASK))[:, 0]
-    assert joint(behavior) @ ratio <= 1 + EPS
+def length_normalised(pi, mu, lengths):
+    """[Y] rho^{1/T} of sequences of unlike lengths, each log-prob spread evenly over its tokens."""
+    mask = np.arange(9) < lengths[:, None]
+    new, old = (jnp.asarray((np.log(p) / lengths)[:, None] * mask) for p in (pi, mu))
+    return np.exp(ratios.mean_log_ratio(new, old, mask))[:, 0]
+
+
+def mass_bound(pi, mu, lengths):
+    return bounds.normalized_ratio_bound(*map(jnp.asarray, (pi, mu, lengths.astype(float))))
 
 
 @few
 @given(distributions(), distributions(), st.lists(st.integers(1, 9), min_size=4, max_size=4))
-def test_the_length_normalised_ratio_of_unlike_lengths_has_the_mass_of_its_bound(pi, mu, lengths):
-    """Property 28: E_mu[rho^{1/T}] <= 1 + E_pi[1/T] - E_mu[1/T], with each sequence's length.
+def test_the_length_normalised_ratio_has_the_mass_of_its_bound(pi, mu, lengths):
+    """Property 28: GSPO: E_mu[rho^{1/T}] <= 1 + E_pi[1/T] - E_mu[1/T], with each sequence's length.
 
-    Theorem Mixture.normalised_ratio_mass.
+    At most 1 for one length, so that it is no importance weight. Theorem
+    Mixture.normalised_ratio_mass.
     """
-    lengths = np.array(lengths, float)
-    bound = bounds.normalized_ratio_bound(*map(jnp.asarray, (pi, mu, lengths)))
-    assert mu @ (pi / mu) ** (1 / lengths) <= bound + EPS
+    for each in (np.array(lengths), np.full(4, lengths[0])):
+        bound = mass_bound(pi, mu, each)
+        assert mu @ length_normalised(pi, mu, each) <= bound + EPS
+    assert bound == pytest.approx(1)
 
 
 def test_refuted_the_length_normalised_ratio_loses_mass_whatever_the_lengths():
@@ -191,18 +184,14 @@ def test_refuted_the_length_normalised_ratio_loses_mass_whatever_the_lengths():
 
     Theorem Mixture.normalised_ratio_gains.
     """
-    pi, mu, mask = np.array([0.8, 0.2]), np.array([0.5, 0.5]), np.array([[1, 0], [1, 1]], bool)
-    split = np.array([[1.0, 0.0], [0.5, 0.5]])  # of the second sequence's log-prob, over its tokens
-    new, old = (jnp.asarray(np.log(p)[:, None] * split) for p in (pi, mu))
-    ratio = np.exp(ratios.mean_log_ratio(new, old, mask))[:, 0]
-    assert mu @ ratio == pytest.approx(1.116, abs=1e-3)
-    assert mu @ ratio <= bounds.normalized_ratio_bound(
-        jnp.asarray(pi), jnp.asarray(mu), jnp.array([1.0, 2.0])
-    )
+    pi, mu, lengths = np.array([0.8, 0.2]), np.array([0.5, 0.5]), np.array([1, 2])
+    mass = mu @ length_normalised(pi, mu, lengths)
+    assert mass == pytest.approx(1.116, abs=1e-3)
+    assert mass <= mass_bound(pi, mu, lengths)
 
 
 @few
-@given(policies, policies, values(V * V, low=0, high=8), st.integers(4, 24).map(lambda i: i / 8))
+@given(policies, policies, values(V * V, low=0, high=8), eighths(4, 24))
 def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
     """0 <= J - E_mu[prod min(rho_t, c) r] <= 1 - (1 - zeta_c)^T.
 

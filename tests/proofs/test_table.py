@@ -14,6 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PROOFS = ROOT / "proofs"
 STATEMENTS = runpy.run_path(str(PROOFS / "statements.py"))
 CHAPTERS = STATEMENTS["read_chapters"]()
+REFUTING = runpy.run_path(str(PROOFS / "counterexamples.py"))
+COUNTEREXAMPLES = {
+    f"counterexamples::{example.__name__}" for example in REFUTING["PROPOSAL"] + REFUTING["PAPER"]
+}
 STATUSES = {"checked", "paper", "numerical", "refuted"}
 
 
@@ -44,20 +48,23 @@ def all_theorems():
 
 
 @cache
-def docstrings_in(path):
-    tree = ast.parse((ROOT / "tests" / path).read_text())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: ast.get_docstring(node) or "" for node in functions}
+def exact_tests():
+    """Returns the functions of tests/exact as the table names them, and their docstrings."""
+    return {
+        f"{path.stem}::{node.name}": ast.get_docstring(node) or ""
+        for path in sorted((ROOT / "tests/exact").glob("test_*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 @cache
 def ties_of_theorems():
     """Returns the tests of tests/exact that name a theorem as theirs."""
     ties = {name: [] for name in all_theorems()}
-    for path in sorted((ROOT / "tests/exact").glob("test_*.py")):
-        for test, text in docstrings_in(f"exact/{path.name}").items():
-            for name in re.findall(r"\b[A-Z]\w+\.[a-z]\w+\b", text):
-                ties[name].append(f"{path.stem}::{test}")
+    for test, text in exact_tests().items():
+        for name in re.findall(r"\b[A-Z]\w+\.[a-z]\w+\b", text):
+            ties[name].append(test)
     return ties
 
 
@@ -130,25 +137,18 @@ def test_row_names_what_exists_and_its_status_is_honest(row):
         module, function = name.split(".")
         assert callable(getattr(importlib.import_module(f"ogrpo.core.{module}"), function))
     assert row.tests
-    for name in row.tests:
-        module, function = name.split("::")
-        assert function in docstrings_in(f"exact/{module}.py")
+    assert set(row.tests) <= {*exact_tests(), *COUNTEREXAMPLES}
     if row.status == "checked":
         assert row.theorems
     if row.status in {"paper", "numerical"}:
         assert not row.theorems
     if row.status == "refuted":
-        assert all("refuted" in name for name in row.tests)
+        assert all("refuted" in name or name in COUNTEREXAMPLES for name in row.tests)
 
 
 def test_every_theorem_and_every_refuting_test_is_in_the_table():
     assert all_theorems() - {name for row in ROWS for name in row.theorems} == set()
-    refuting = {
-        f"{path.stem}::{name}"
-        for path in (ROOT / "tests/exact").glob("test_*.py")
-        for name in docstrings_in(f"exact/{path.name}")
-        if name.startswith("test_refuted")
-    }
+    refuting = {name for name in exact_tests() if "::test_refuted" in name}
     assert refuting - {name for row in ROWS for name in row.tests} == set()
 
 
