@@ -53,7 +53,7 @@ def problem():
 
 
 def of_each_prompt(fn, *trees):
-    """What a function returns of each prompt's own part of the trees."""
+    """Returns what a function makes of each prompt's own part of the trees."""
     return [fn(*jax.tree.map(lambda x, n=n: x[n : n + 1], trees)) for n in range(len(trees[0]))]
 
 

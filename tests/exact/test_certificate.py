@@ -153,7 +153,7 @@ DEPTH = 6
 
 
 def walked():
-    """Of every history of binary outcomes: the values seen, their conditional means, its probability.
+    """Returns of every history the values seen, their conditional means and its probability.
 
     The law chases its luck: the chance of outcome 1 and both values follow from the past.
     """
