@@ -41,15 +41,6 @@ def test_segments_are_one_softmax_over_their_union():
         np.testing.assert_allclose(out[n, g], dense(queries[n, g], keys, values, mask), atol=1e-5)
 
 
-def test_rows_of_keys_are_read_where_they_lie():
-    queries, keys, values = (jnp.asarray(draw(i, s, G, T, K, D)) for i, s in enumerate((3, 2, 2)))
-    rows, seen = jnp.asarray([1, 0, 1]), causal(jnp.ones((1, 1, T), bool))
-    np.testing.assert_array_equal(
-        attend(queries, [KeySegment(keys, values, seen, rows)]),
-        attend(queries, [KeySegment(keys[rows], values[rows], seen)]),
-    )
-
-
 def test_padding_sees_nothing_and_nobody_looks_ahead():
     mask = jnp.asarray([[True, True, True], [True, True, False]])
     np.testing.assert_array_equal(causal(mask), [[1, 2, 3], [1, 2, 0]])
