@@ -7,32 +7,15 @@ import pytest
 from jax.experimental import io_callback
 
 from ogrpo.batch import take, tokens_only
-from ogrpo.policy import completion_log_probs, sample
+from ogrpo.policy import completion_log_probs
 from ogrpo.policy.attention import attend
 from ogrpo.policy.log_probs import flat_logits
 from ogrpo.policy.sampler import inverse_cdf
-from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
+from tests.policy.tiny import FAMILIES, SAMPLING, make_config, make_params, ragged_batch
+from tests.policy.tiny import run_sampler as run
 
-EOS = 5
+EOS = SAMPLING["eos_id"]
 trainer_log_probs = jax.jit(completion_log_probs, static_argnums=1)
-SETTINGS = {"temperature": 0.7, "greedy": False, "group_size": 4, "max_tokens": 6, "eos_id": EOS}
-
-
-def run(config, params, batch, seed=0, **changes):
-    return sample(
-        params,
-        config,
-        batch.prompt_ids,
-        batch.prompt_mask,
-        jax.random.key(seed),
-        **{**SETTINGS, **changes},
-    )
-
-
-@pytest.fixture(scope="module")
-def qwen2():
-    config = make_config()
-    return config, make_params(config), ragged_batch(config)
 
 
 def as_batch(batch, samples):
@@ -135,18 +118,6 @@ def test_a_row_does_not_depend_on_other_rows(qwen2):
     np.testing.assert_array_equal(first.token_ids[0], whole.token_ids[0, :2])
     shorter = run(config, params, batch, max_tokens=3)
     np.testing.assert_array_equal(shorter.token_ids, whole.token_ids[..., :3])
-
-
-def test_padding_of_prompts_changes_nothing(qwen2):
-    config, params, batch = qwen2
-    wider = batch._replace(
-        prompt_ids=jnp.pad(batch.prompt_ids, ((0, 0), (0, 3)), constant_values=9),
-        prompt_mask=jnp.pad(batch.prompt_mask, ((0, 0), (0, 3))),
-    )
-    narrow, wide = run(config, params, batch), run(config, params, wider)
-    np.testing.assert_array_equal(narrow.token_ids, wide.token_ids)
-    # Other widths are summed in another order: some units in the last place, by the processor.
-    np.testing.assert_allclose(narrow.log_probs, wide.log_probs, rtol=1e-6, atol=1e-6)
 
 
 def test_greedy_takes_the_most_likely_token(qwen2):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.batch import Batch, tokens_only
-from ogrpo.policy import DecoderConfig, Params, RopeScaling
+from ogrpo.policy import DecoderConfig, Params, RopeScaling, Sampled, sample
 from ogrpo.policy.decoder import param_shapes
 
 _SCALING = RopeScaling(
@@ -58,6 +58,27 @@ def ragged_batch(config: DecoderConfig, n: int = 3, p: int = 5, g: int = 4, t: i
         completion_ids=jnp.asarray(rng.integers(0, config.vocab_size, (n, g, t)), jnp.int32),
         completion_mask=jnp.asarray(np.arange(t) < lengths[..., None]),
     )
+
+
+def by_name(tree) -> dict:
+    """The leaves of a tree by their names with dots."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def make_case(family: str = "Qwen2", **changes) -> tuple[DecoderConfig, Params, Batch]:
+    """A config of a family, its parameters and a ragged batch."""
+    config = make_config(family, **changes)
+    return config, make_params(config), ragged_batch(config)
+
+
+SAMPLING = {"temperature": 0.7, "greedy": False, "group_size": 4, "max_tokens": 6, "eos_id": 5}
+
+
+def run_sampler(config, params, batch, seed=0, **changes) -> Sampled:
+    """Completions of the batch's prompts, with settings other than `SAMPLING`'s."""
+    prompts = batch.prompt_ids, batch.prompt_mask
+    return sample(params, config, *prompts, jax.random.key(seed), **{**SAMPLING, **changes})
 
 
 def flat_rows(batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
