@@ -15,7 +15,7 @@ from ogrpo.data.packing import Shape, arrange, pack
 from ogrpo.learner.update import in_order
 from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.head import token_log_probs
-from ogrpo.policy.packing import move, packed_log_probs_and_entropy
+from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.tiny import make_config, make_params
 
 pytestmark = pytest.mark.slow
@@ -196,17 +196,6 @@ def test_what_stands_on_the_rows_padding_does_not_matter():
     gradient = jax.jit(jax.value_and_grad(total))
     same = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
     jax.tree.map(same, gradient(params, rows), gradient(params, noisy))
-
-
-def test_moving_there_and_back_and_its_transpose():
-    there, back = jnp.array([2, 9, 0, 3, 9]), jnp.array([2, 5, 0, 3])  # place 1 goes nowhere
-    x = jnp.arange(8.0).reshape(4, 2) + 1
-    y, pull = jax.vjp(lambda x: move(x, there, back), x)
-    np.testing.assert_array_equal(y, [[5, 6], [0, 0], [1, 2], [7, 8], [0, 0]])
-    np.testing.assert_array_equal(move(y, back, there), x.at[1].set(0))
-    d_y = jnp.arange(10.0).reshape(5, 2) - 3
-    plain = jax.vjp(lambda x: jnp.take(x, there, axis=0, mode="fill", fill_value=0), x)[1]
-    np.testing.assert_array_equal(pull(d_y)[0], plain(d_y)[0])
 
 
 def test_accelerated_parts_see_tokens_and_no_padding():

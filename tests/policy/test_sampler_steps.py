@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from itertools import product
 
 import jax
@@ -10,34 +11,13 @@ import pytest
 from jax.experimental import io_callback
 
 from ogrpo.batch import take
-from ogrpo.policy import sample
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import unstack
-from ogrpo.policy.flops import doubling
-from tests.policy.tiny import make_config, make_params, ragged_batch
+from tests.policy.tiny import make_case, run_sampler
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"temperature": 1.0, "greedy": False, "group_size": 5, "max_tokens": 40, "eos_id": 3}
-
-
-def run(config, params, batch, seed=0, **changes):
-    prompts = batch.prompt_ids, batch.prompt_mask
-    return sample(params, config, *prompts, jax.random.key(seed), **{**SETTINGS, **changes})
-
-
-@pytest.mark.parametrize(
-    ("least", "length", "expected"),
-    [
-        (None, 9, (9,)),
-        (64, 64, (64,)),
-        (64, 65, (64, 65)),
-        (64, 1024, (64, 128, 256, 512, 1024)),
-        (3, 13, (3, 6, 12, 13)),
-    ],
-)
-def test_lengths_double(least, length, expected):
-    assert doubling(least, length) == expected
+run = partial(run_sampler, temperature=1.0, group_size=5, max_tokens=40, eos_id=3)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +29,7 @@ def test_lengths_double(least, length, expected):
     ],
 )
 def test_reading_what_is_written_on_fewer_rows_changes_no_sample(family, apart, how, atol):
-    config = make_config(family)
-    params, batch = make_params(config), ragged_batch(config)
+    config, params, batch = make_case(family)
     used, longest = unstack(params) if apart else params, 0
     for eos_id, seed, greedy in product((3, 7), range(2), (False, True)):
         changes = {"eos_id": eos_id, "seed": seed, "greedy": greedy}
@@ -64,8 +43,7 @@ def test_reading_what_is_written_on_fewer_rows_changes_no_sample(family, apart, 
 
 
 def test_a_step_reads_the_least_length_that_holds_what_is_written():
-    config = make_config(num_layers=1)
-    params, batch = make_params(config), ragged_batch(config)
+    config, params, batch = make_case(num_layers=1)
     reads = []
 
     def attention_fn(queries, segments):
@@ -83,9 +61,8 @@ def test_a_step_reads_the_least_length_that_holds_what_is_written():
     assert set(reads) == {3, 6, 12, 15}
 
 
-def test_halving_goes_on_with_the_unfinished_rows_alone():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_halving_goes_on_with_the_unfinished_rows_alone(qwen2):
+    config, params, batch = qwen2
     widths = []
 
     def attention_fn(queries, segments):
@@ -103,9 +80,8 @@ def test_halving_goes_on_with_the_unfinished_rows_alone():
     assert set(expected) == {15, 7, 3}, "the case must halve twice"
 
 
-def test_one_row_cannot_be_halved():
-    config = make_config()
-    params, batch = make_params(config), ragged_batch(config)
+def test_one_row_cannot_be_halved(qwen2):
+    config, params, batch = qwen2
     one = take(batch, slice(1))
     plain, halved = (
         run(config, params, one, group_size=1, max_tokens=6, halvings=n) for n in (0, 4)
@@ -115,8 +91,8 @@ def test_one_row_cannot_be_halved():
 
 def test_a_step_writes_the_cache_in_place():
     """By XLA's program for this CPU, unstacked: nothing of the cache's size is copied as it is."""
-    config = make_config()
-    params, batch = unstack(make_params(config)), ragged_batch(config)
+    config, params, batch = make_case()
+    params = unstack(params)
     program = jax.jit(lambda params: run(config, params, batch, max_tokens=53)).lower(params)
     step = (program.compile().as_text() or "").partition("ENTRY")[0]
     whole = math.prod((3, 5, config.num_kv_heads, config.head_dim, 53))

@@ -1,6 +1,7 @@
 """Queries of ragged groups, their segments in each layout, and values with gradients."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 
 from ogrpo.policy.attention import KeySegment, causal
 
-N, G, P, T, H, K, D = 2, 3, 7, 9, 6, 2, 8
+N, G, P, T, H, K, D = 4, 3, 7, 9, 6, 2, 8
 Lengths = tuple[Sequence[int], Sequence[int]]
 """Of N prompts, and of N G completions."""
 FULL: Lengths = ([P] * N, [T] * (N * G))
@@ -22,40 +23,56 @@ def there(lengths: Any) -> jax.Array:
 
 
 def segments(layout: str, lengths: Any, arrays: Sequence[Any]) -> list[KeySegment]:
-    """A group's prompt and own completions; packed, rows of keys are found by index, backwards."""
+    """A group's prompt and own completions; packed, rows are found by index, a group's backwards."""
     pk, pv, k, v = arrays
     mask = there(lengths)
     shared = jnp.where(mask, jnp.asarray(lengths[0], jnp.int32)[:, None, None], 0)
     if layout == "padded":
         return [KeySegment(pk, pv, shared), KeySegment(k, v, causal(mask))]
-    flat = [x.reshape(N * G, T, K, D)[::-1] for x in (k, v)]
+    flat = [x[:, ::-1].reshape(N * G, *x.shape[2:]) for x in (k, v)]
     groups = jnp.repeat(jnp.arange(N, dtype=jnp.int32), G)
-    positions = jnp.arange(N * G, dtype=jnp.int32)[::-1]
+    positions = G * groups + G - 1 - jnp.tile(jnp.arange(G, dtype=jnp.int32), N)
     return [
-        KeySegment(pk[::-1], pv[::-1], shared.reshape(-1, 1, T), N - 1 - groups),
-        KeySegment(flat[0], flat[1], causal(mask).reshape(-1, 1, T), positions),
+        KeySegment(pk, pv, shared.reshape(-1, 1, T), groups),
+        KeySegment(*flat, causal(mask).reshape(-1, 1, T), positions),
     ]
 
 
-def draw(seed: int, lengths: Lengths, dtype: Any = jnp.float32) -> list[Any]:
+def draw(seed: int, lengths: Lengths, dtype: Any = jnp.float32, kv_heads: int = K) -> list[Any]:
     """Queries, keys and values, and a cotangent that is 0 on padding, as a loss has it."""
     rng = np.random.default_rng(seed)
-    q, shared, private = (N, G, T, H, D), (N, P, K, D), (N, G, T, K, D)
+    q, shared, private = (N, G, T, H, D), (N, P, kv_heads, D), (N, G, T, kv_heads, D)
     arrays = [rng.normal(size=shape) for shape in (q, shared, shared, private, private, q)]
     arrays[-1] *= np.asarray(there(lengths))[..., None, None]
     return [jnp.asarray(x, dtype) for x in arrays]
 
 
+def attention(kernel: Any, layout: str, lengths: Any, q: Any, *keys: Any) -> Any:
+    """The kernel's outputs [N, G, T, H, D] in a layout, 0 on padding."""
+    rows = q if layout == "padded" else q.reshape(N * G, 1, T, H, D)
+    mixed = kernel(rows, segments(layout, lengths, keys)).reshape(q.shape)
+    return jnp.where(there(lengths)[..., None, None], mixed, 0)
+
+
 def computed(kernel: Any, layout: str, lengths: Any, arrays: Sequence[Any]) -> Any:
-    q, *keys, cotangent = arrays
+    mixed, pull = jax.vjp(partial(attention, kernel, layout, lengths), *arrays[:-1])
+    return mixed, *pull(arrays[-1])
 
-    def out(q: Any, *keys: Any) -> Any:
-        rows = q if layout == "padded" else q.reshape(N * G, 1, T, H, D)
-        mixed = kernel(rows, segments(layout, lengths, keys)).reshape(q.shape)
-        return jnp.where(there(lengths)[..., None, None], mixed, 0)
 
-    mixed, pull = jax.vjp(out, q, *keys)
-    return mixed, *pull(cotangent)
+def layers(kernel: Any, keep_fn: Any, layout: str, lengths: Any, arrays: Sequence[Any]) -> Any:
+    """Two layers as the decoder runs them, a scan whose steps are computed again; all gradients."""
+    weights = jnp.stack([jnp.eye(D), 0.5 * jnp.eye(D)[::-1]])
+
+    def total(q: Any, *keys: Any) -> Any:
+        def layer(x: Any, weight: Any) -> Any:
+            turned = [jnp.einsum("...d,de->...e", part, weight) for part in keys]
+            return x + attention(kernel, layout, lengths, x, *turned), None
+
+        step = jax.checkpoint(layer, prevent_cse=False, policy=keep_fn)
+        out, _ = jax.lax.scan(step, q, weights)
+        return jnp.sum(out * arrays[-1])
+
+    return jax.value_and_grad(total, tuple(range(5)))(*arrays[:-1])
 
 
 jitted = jax.jit(computed, static_argnums=(0, 1))
