@@ -1,5 +1,10 @@
 """Stand-ins for the arguments that TRL's trainer needs."""
 
+import tempfile
+
+QUIET = {"output_dir": tempfile.gettempdir(), "report_to": "none", "use_cpu": True, "bf16": False}
+"""Arguments of `GRPOConfig` that say nothing of the method."""
+
 
 def tiny():
     """A model and a tokenizer of twelve words, without which the trainer is not built."""

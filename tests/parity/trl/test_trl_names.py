@@ -8,7 +8,6 @@ is replaced, by one that returns the log-probs at hand.
 import ast
 import inspect
 import re
-import tempfile
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,20 +21,11 @@ import torch
 from ogrpo.core.aggregate import mean
 from ogrpo.core.objectives import TokenBatch
 from tests import names
-from tests.parity.trl.models import tiny
+from tests.parity.trl.models import QUIET, tiny
 
 PROMPTS, G, T, LONGEST = 2, 4, 5, 8
 TRL = [row for row in names.rows() if row.project.startswith("TRL")]
 LIKE = [row for row in TRL if row.ours and row.table != "Other trainers"]
-
-
-@pytest.fixture(scope="module")
-def trl():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of TRL's imports
-        import trl
-        from trl.trainer import grpo_trainer
-    return SimpleNamespace(config=trl.GRPOConfig, trainer=trl.GRPOTrainer, module=grpo_trainer)
 
 
 def tensors():
@@ -66,11 +56,8 @@ def build(trl, t, options):
         log_probs = [list(x[:n]) for x, n in zip(drew.reshape(-1, T), lengths, strict=True)]
         return {"prompt_ids": [[3]] * len(prompts), "completion_ids": ids, "logprobs": log_probs}
 
-    config = trl.config(
-        output_dir=tempfile.gettempdir(),
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
+    config = trl.GRPOConfig(
+        **QUIET,
         gradient_checkpointing=False,
         per_device_train_batch_size=PROMPTS * G,
         num_generations=G,
@@ -78,7 +65,7 @@ def build(trl, t, options):
         num_iterations=2,  # or TRL takes the present policy for its old one
         **rest,
     )
-    trainer = trl.trainer(
+    trainer = trl.GRPOTrainer(
         reward_funcs=lambda completions, **_: t.rewards.ravel().tolist(),
         args=config,
         train_dataset=Dataset.from_list([{"prompt": "a"}] * PROMPTS * G),
@@ -158,18 +145,18 @@ def compared_with(module, attribute):
     "option",
     ["loss_type", "scale_rewards", "importance_sampling_level", "vllm_importance_sampling_mode"],
 )
-def test_every_name_that_trl_knows_is_in_the_table(trl, option):
+@pytest.mark.usefixtures("trl")
+def test_every_name_that_trl_knows_is_in_the_table(option):
+    from trl.trainer import grpo_trainer
+
     named = {row.options[option] for row in TRL if option in row.options}
-    assert named == compared_with(trl.module, option)
+    assert named == compared_with(grpo_trainer, option)
     assert len(named) > 1
 
 
-def test_every_argument_of_grpo_config_has_an_option_or_none():
+def test_every_argument_of_grpo_config_has_an_option_or_none(trl):
     text = (Path(__file__).parents[3] / "docs/from_trl.md").read_text()
     table = text.split("### GRPOConfig")[1].split("\n### ")[0]
     named = re.findall(r"^\| `(\w+)` \| ", table, re.M)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from trl import GRPOConfig
     assert len(named) == len(set(named))
-    assert set(named) == set(vars(GRPOConfig)["__annotations__"])
+    assert set(named) == set(vars(trl.GRPOConfig)["__annotations__"])

@@ -3,7 +3,6 @@
 Written against TRL 1.16. Its trainer is built, on a model of twelve words.
 """
 
-import tempfile
 import warnings
 
 import numpy as np
@@ -13,21 +12,12 @@ from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward, as_rewards
 from ogrpo.rewards.scores import ScoreRequest
 from tests.parity.trl import user_rewards
-from tests.parity.trl.models import tiny
+from tests.parity.trl.models import QUIET, tiny
 
 TEXTS = ["a", "b b", "<think>\n2 + 2\n</think>\n$\\boxed{4}$", ""]
 IDS = [[2], [3, 3], [4, 5], [1]]
 ROW = {"answer": "a", "level": 3, "solution": "$4$"}
 CHAT = [{"role": "system", "content": "add"}, {"role": "user", "content": "2 + 2 ?"}]
-
-
-@pytest.fixture(scope="module")
-def trl():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of TRL's imports
-        import trl
-        import trl.rewards
-    return trl
 
 
 def theirs(trl, prompt, functions, weights):
@@ -37,10 +27,7 @@ def theirs(trl, prompt, functions, weights):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what TRL thinks of the options
         config = trl.GRPOConfig(
-            output_dir=tempfile.gettempdir(),
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
+            **QUIET,
             per_device_train_batch_size=len(TEXTS),
             num_generations=len(TEXTS),
             reward_weights=weights,
