@@ -15,12 +15,10 @@ from ogrpo.batch import tokens_only
 from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, flops, lora, sample
-from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.flops import Adapter, Layout, padded
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
-from ogrpo.policy.sampler import Truncation, _Draw, _sample
 from tests.policy.counting import computed_flops
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params
@@ -29,7 +27,6 @@ pytestmark = pytest.mark.slow
 
 SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
 LAYOUT = padded(**SHAPE)
-BY_HAND = {"n": 1, "g": 2, "p": 3, "t": 2}
 
 
 def batch_shapes(n, g, p, t):
@@ -43,22 +40,21 @@ def batch_shapes(n, g, p, t):
     )
 
 
-def product_flops(jaxpr, trips=1):
-    """2 x multiply-accumulates of a jaxpr's products; a while loop's body counts `trips` times."""
+def product_flops(jaxpr):
+    """2 x multiply-accumulates of a jaxpr's products, those of a scan at each of its turns."""
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
             (contracted, _), _ = eqn.params["dimension_numbers"]
             depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
             total += 2 * depth * eqn.outvars[0].aval.size
-        repeats = {"scan": eqn.params.get("length"), "while": trips}.get(eqn.primitive.name, 1)
-        inner = jaxprs_in_params(eqn.params)
-        total += repeats * sum(product_flops(body, trips) for body in inner)
+        repeats = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        total += repeats * sum(map(product_flops, jaxprs_in_params(eqn.params)))
     return total
 
 
-def traced_flops(function, *arguments, trips=1):
-    return product_flops(jax.make_jaxpr(function)(*arguments).jaxpr, trips)
+def traced_flops(function, *arguments):
+    return product_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 KEEP = {
@@ -78,30 +74,19 @@ def loss(config, remat, max_logits=flops.MAX_LOGITS):
     return total
 
 
-def sampler_of(config, g, t):
-    draw = _Draw(jnp.float32(1), jnp.asarray(False), jnp.int32(5))
-    fixed = {"config": config, "group_size": g, "lengths": (t,), "sizes": ()}
-    fixed |= {"attention_fn": attend, "truncation": Truncation()}
-    return lambda params, ids, mask: _sample(params, ids, mask, jax.random.key(0), draw, **fixed)
-
-
 # ------------------------------------------------------------------ worked by hand
 
 
-def by_hand():
+def test_bytes_worked_by_hand():
     """d 4, f 6, one head of 2, V 10, one layer, biases, tied."""
     sizes = {"hidden_size": 4, "intermediate_size": 6, "num_heads": 1, "num_kv_heads": 1}
-    return make_config(**sizes, head_dim=2, vocab_size=10, num_layers=1)
-
-
-def test_bytes_worked_by_hand():
-    config = by_hand()
+    config = make_config(**sizes, head_dim=2, vocab_size=10, num_layers=1)
     # Embedding 40; attention 32 and 6 biases; MLP 72; norms 2 x 4 + 4.
     assert flops.parameters(config) == 40 + 38 + 72 + 12
     # Keys and values of one head of 2.
     assert flops.cache_bytes_per_token(config, 2) == 8
     # 7 tokens: the input (4); with products also q, k, v (2 each), o (4), gate and up (6 each).
-    layout = padded(**BY_HAND)
+    layout = padded(n=1, g=2, p=3, t=2)
     assert flops.activation_bytes(config, layout, itemsize=4, remat="full") == 4 * 7 * 4
     assert flops.activation_bytes(config, layout, itemsize=4, remat="products") == 4 * 7 * 26
     assert flops.logits_bytes(config, layout) == 4 * 10 * 4
@@ -127,14 +112,6 @@ def test_forward_flops_are_the_products_of_the_traced_program(family, shape, row
     assert counted.head == 2 * 16 * 11 * rows
 
 
-@pytest.mark.parametrize("remat", KEEP)
-def test_update_flops_are_the_products_of_the_traced_gradient(remat):
-    config = make_config(num_layers=3)
-    gradient = jax.grad(loss(config, remat))
-    traced = traced_flops(gradient, param_shapes(config), batch_shapes(**SHAPE))
-    assert flops.update_flops(config, LAYOUT, remat=remat).total == traced
-
-
 def test_chunks_of_logits_are_computed_again():
     config, rows = make_config(), 16  # 60 rows in 4 chunks
     limit = rows * config.vocab_size
@@ -147,53 +124,51 @@ def test_chunks_of_logits_are_computed_again():
     assert whole.head == 0
 
 
-def test_sample_flops_are_the_products_of_the_traced_sampler():
-    config, (n, g, p, t) = make_config(num_layers=3), SHAPE.values()
-    prompts = batch_shapes(**SHAPE)[:2]
-    traced = traced_flops(sampler_of(config, g, t), param_shapes(config), *prompts, trips=t - 1)
-    assert flops.sample_flops(config, n=n, g=g, p=p, t=t).total == traced
+def adapted(config, remat, adapter):
+    """A loss of the trained parameters first, and the shapes of its arguments."""
+    total, batch = loss(config, remat), batch_shapes(**SHAPE)
+    if adapter is None:
+        return total, (param_shapes(config), batch)
+    draw = partial(lora.split, rank=adapter.rank, alpha=1.0, targets=adapter.targets)
+    split = jax.eval_shape(draw, param_shapes(config), jax.random.key(0))
+    return lambda trained, frozen, batch: total(join(trained, frozen), batch), (*split, batch)
 
 
 @pytest.mark.parametrize(
     ("remat", "choice"),
-    [*((remat, "all") for remat in KEEP), ("products", "attention"), ("full", "mlp")],
+    [
+        *((remat, choice) for remat in KEEP for choice in (None, "all")),
+        *(("products", "attention"), ("full", "mlp")),
+    ],
 )
-def test_an_update_of_adapters_is_the_products_of_the_traced_gradient(remat, choice):
-    config, adapter = make_config(num_layers=3), Adapter(2, lora.TARGETS[choice])
-    draw = partial(lora.split, rank=2, alpha=1.0, targets=adapter.targets)
-    trained, frozen = jax.eval_shape(draw, param_shapes(config), jax.random.key(0))
-    total = loss(config, remat)
-
-    def adapted(trained, frozen, batch):
-        return total(join(trained, frozen), batch)
-
-    arguments = trained, frozen, batch_shapes(**SHAPE)
+def test_update_flops_are_the_products_of_the_traced_gradient(remat, choice):
+    config = make_config(num_layers=3)
+    adapter = None if choice is None else Adapter(2, lora.TARGETS[choice])
+    function, shapes = adapted(config, remat, adapter)
     forward = flops.forward_flops(config, LAYOUT, adapter=adapter).total
     update = flops.update_flops(config, LAYOUT, remat=remat, adapter=adapter).total
-    assert traced_flops(adapted, *arguments) == forward
-    assert traced_flops(jax.grad(adapted), *arguments) == update
-    assert update < flops.update_flops(config, LAYOUT, remat=remat).total
+    assert traced_flops(function, *shapes) == forward
+    assert traced_flops(jax.grad(function), *shapes) == update
+    assert choice is None or update < flops.update_flops(config, LAYOUT, remat=remat).total
 
 
-def kept_bytes(config, remat):
-    """Bytes of what the layers keep: residuals with an axis of layers and one of tokens."""
-    total = loss(config, remat)
-
-    def residuals(params, batch):
-        return jax.vjp(lambda params: total(params, batch), params)[1]
-
-    leaves = jax.tree.leaves(jax.eval_shape(residuals, param_shapes(config), batch_shapes(**SHAPE)))
-    n, g, p, t = SHAPE.values()
-    tokens = ((n * (p + g * t),), (n, p + g * t))
-    kept = [x for x in leaves if x.shape[:1] == (config.num_layers,) and x.shape[1:-1] in tokens]
-    return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in kept)
-
-
-@pytest.mark.parametrize("remat", ["products", "full"])
-def test_activation_bytes_are_the_residuals_of_the_layers(remat):
+@pytest.mark.parametrize(("remat", "rank"), [("products", 0), ("full", 0), ("products", 2)])
+def test_layers_keep_activation_bytes_and_rank_numbers_a_token_more(remat, rank):
+    """The residuals with an axis of layers and one of tokens; adapters' wide results are none."""
     config = make_config(num_layers=5)
+    targets = lora.TARGETS["all"]
+    function, shapes = adapted(config, remat, Adapter(rank, targets) if rank else None)
+
+    def residuals(trained, *others):
+        return jax.vjp(lambda trained: function(trained, *others), trained)[1]
+
+    n, g, p, t = SHAPE.values()
+    tokens = ((LAYOUT.tokens,), (n, p + g * t))
+    leaves = jax.tree.leaves(jax.eval_shape(residuals, *shapes))
+    kept = [x for x in leaves if x.shape[:1] == (config.num_layers,) and x.shape[1:-1] in tokens]
     counted = flops.activation_bytes(config, LAYOUT, itemsize=4, remat=remat)
-    assert counted == kept_bytes(config, remat)
+    narrow = 4 * config.num_layers * LAYOUT.tokens * rank * len(targets)
+    assert sum(x.size * np.dtype(x.dtype).itemsize for x in kept) == counted + narrow
 
 
 # ------------------------------------------------------------------ refusals, examples
@@ -244,15 +219,7 @@ def test_blocks_are_counted_as_they_are_walked(remat):
     assert computed_flops(jax.grad(total), *arguments) == counted.total
 
 
-def test_long_rows_walk_about_half_of_their_rectangles():
-    config, shape = make_config(), {"n": 2, "g": 4, "p": 64, "t": 2048}
-    whole = flops.forward_flops(config, padded(**shape))
-    walked = flops.forward_flops(config, padded(**shape, step=flops.Step(64, 128)))
-    assert 0.5 < walked.attention / whole.attention < 0.57
-    assert walked.projections == whole.projections
-
-
-@pytest.mark.parametrize(("least_read", "halvings"), [(2, 0), (3, 2)])
+@pytest.mark.parametrize(("least_read", "halvings"), [(None, 0), (2, 0), (3, 2)])
 def test_a_draw_is_counted_as_it_happens(least_read, halvings):
     config, (n, g, p, t) = make_config(num_layers=2), (2, 3, 4, 9)
     how_read = {"least_read": least_read, "halvings": halvings}
@@ -271,6 +238,10 @@ def test_a_draw_is_counted_as_it_happens(least_read, halvings):
         return draw(params, ids, prompts[1])
 
     assert computed_flops(again, params, prompts[0]) == counted.total
+    whole = {"lengths": [t] * (n * g), **how_read}
+    assert flops.sample_flops(config, n=n, g=g, p=p, t=t, **how_read) == flops.sample_flops(
+        config, n=n, g=g, p=p, t=t, **whole
+    )
 
 
 def test_an_unknown_remat_is_refused():

@@ -1,6 +1,5 @@
 """Adapters against the weights that they stand for."""
 
-import math
 from functools import partial
 
 import jax
@@ -9,13 +8,20 @@ import numpy as np
 import pytest
 
 from ogrpo.learner.state import join
-from ogrpo.policy import completion_log_probs, lora, sample
-from ogrpo.policy.decoder import keep_products, param_shapes
-from ogrpo.policy.flops import activation_bytes, padded
+from ogrpo.policy import completion_log_probs, lora
+from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.policy.params import param_axes
 from tests.policy.test_packing import make_groups, packed
-from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
+from tests.policy.tiny import (
+    FAMILIES,
+    by_name,
+    make_case,
+    make_config,
+    make_params,
+    ragged_batch,
+    run_sampler,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,20 +40,14 @@ def adapters(params, *, rank=3, alpha=6.0, targets=ALL, seed=0, noise=0.3):
     return lora.SplitParams(moved, frozen)
 
 
-def names(tree):
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in
-            jax.tree.leaves_with_path(tree)}  # fmt: skip
-
-
 # ------------------------------------------------------------------ values
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fresh_adapters_are_the_policy_beneath_them(family):
-    config = make_config(family)
-    params, batch = make_params(config), ragged_batch(config)
+    config, params, batch = make_case(family)
     fresh = lora.split(params, jax.random.key(0), rank=2, alpha=8.0, targets=ALL)
-    assert all(np.ptp(leaf) > 0 for name, leaf in names(fresh.trained).items() if name[-1] == "a")
+    assert all(np.ptp(leaf) > 0 for name, leaf in by_name(fresh.trained).items() if name[-1] == "a")
     adapted, plain = (completion_log_probs(p, config, batch, 0.9) for p in (join(*fresh), params))
     np.testing.assert_allclose(adapted, plain, atol=2e-6)
 
@@ -57,8 +57,7 @@ def test_fresh_adapters_are_the_policy_beneath_them(family):
     [(*pair, 1 + n, (0.5, 4.0)[n % 2]) for n, pair in enumerate(PAIRS)],
 )
 def test_adapted_and_merged_policies_agree(family, choice, rank, alpha):
-    config = make_config(family)
-    params, batch = make_params(config), ragged_batch(config)
+    config, params, batch = make_case(family)
     options = {"rank": rank, "alpha": alpha, "targets": lora.TARGETS[choice]}
     whole = join(*adapters(params, **options, seed=rank, noise=0.1))
     adapted, merged, plain = (
@@ -95,12 +94,8 @@ def test_packed_rows_and_the_sampler_take_adapters():
     packs = [packed_log_probs_and_entropy(p, config, rows, 1.0) for p in (whole, merged, params)]
     np.testing.assert_allclose(packs[0].log_probs, packs[1].log_probs, atol=2e-5)
     assert np.max(np.abs(packs[0].log_probs - packs[2].log_probs)) > 1e-3
-    batch, how = ragged_batch(config), {"temperature": 1.0, "greedy": False, "group_size": 4}
-    ids, mask = batch.prompt_ids, batch.prompt_mask
-    drawn = [
-        sample(p, config, ids, mask, jax.random.key(0), **how, max_tokens=5, eos_id=1)
-        for p in (whole, merged)
-    ]
+    batch = ragged_batch(config)
+    drawn = [run_sampler(config, p, batch, temperature=1.0) for p in (whole, merged)]
     np.testing.assert_array_equal(drawn[0].token_ids, drawn[1].token_ids)
     np.testing.assert_allclose(drawn[0].log_probs, drawn[1].log_probs, atol=2e-5)
 
@@ -140,8 +135,8 @@ def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choic
         return jnp.sum(jnp.sin(completion_log_probs(params, config, batch, 0.9)))
 
     grads = jax.grad(lambda t: total(join(t, frozen)))(trained)
-    full = names(jax.grad(total)(lora.merge(join(trained, frozen))))
-    adapter_names, full_names = names(trained), names(grads)
+    full = by_name(jax.grad(total)(lora.merge(join(trained, frozen))))
+    adapter_names, full_names = by_name(trained), by_name(grads)
     assert len(full_names) == 2 * len(targets)
     for name in (name.removesuffix(".lora.a") for name in adapter_names if name.endswith(".a")):
         a, b, d_w = (np.float64(x) for x in (
@@ -149,32 +144,6 @@ def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choic
         d_b, d_a = 2.5 * d_w @ a.swapaxes(1, 2), 2.5 * b.swapaxes(1, 2) @ d_w
         np.testing.assert_allclose(full_names[f"{name}.lora.b"], d_b, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(full_names[f"{name}.lora.a"], d_a, rtol=1e-3, atol=1e-4)
-
-
-def test_the_backward_pass_keeps_rank_numbers_a_token_more():
-    """The adapters' own wide results would double what the layers keep."""
-    config, batch, rank = make_config(num_layers=5), ragged_batch(make_config()), 2
-    trained, frozen = lora.split(
-        make_params(config), jax.random.key(0), rank=rank, alpha=1.0, targets=ALL
-    )
-
-    def residuals(trained):
-        def total(t):
-            whole = join(t, frozen)
-            return jnp.sum(completion_log_probs(whole, config, batch, 1.0, keep_fn=keep_products))
-
-        return jax.vjp(total, trained)[1]
-
-    n, g, t = batch.completion_ids.shape
-    p = batch.prompt_ids.shape[1]
-    tokens = n * (p + g * t)
-    kept = [
-        leaf for leaf in jax.tree.leaves(residuals(trained))
-        if leaf.shape[:1] == (5,) and math.prod(leaf.shape[1:-1]) == tokens
-    ]  # fmt: skip
-    plain = activation_bytes(config, padded(n=n, g=g, p=p, t=t), itemsize=4, remat="products")
-    narrow = 4 * config.num_layers * tokens * rank * len(ALL)
-    assert sum(leaf.nbytes for leaf in kept) == plain + narrow
 
 
 # ------------------------------------------------------------------ trees
@@ -185,13 +154,13 @@ def test_a_split_shares_the_weights_and_depends_on_its_key():
     one, same, other = (
         lora.split(params, jax.random.key(k), rank=4, alpha=8.0, targets=ALL) for k in (0, 0, 1)
     )
-    before, after = names(params), names(one.frozen)
+    before, after = by_name(params), by_name(one.frozen)
     assert all(after[name] is leaf for name, leaf in before.items())
     assert {name for name in after if name not in before} == {
         f"layers.{'mlp' if name in lora.TARGETS['mlp'] else 'self_attn'}.{name}.lora.scale"
         for name in ALL
     }
-    first, again, others = (names(x.trained) for x in (one, same, other))
+    first, again, others = (by_name(x.trained) for x in (one, same, other))
     for name, leaf in first.items():
         np.testing.assert_array_equal(leaf, again[name])
         inputs = leaf.shape[-1]
@@ -201,13 +170,8 @@ def test_a_split_shares_the_weights_and_depends_on_its_key():
             assert np.max(np.abs(leaf - others[name])) > 0
         else:
             assert not leaf.any()
-    assert merge_is_identity(params)
-
-
-def merge_is_identity(params):
-    return all(
-        a is b for a, b in zip(*map(jax.tree.leaves, (lora.merge(params), params)), strict=True)
-    )
+    leaves = map(jax.tree.leaves, (lora.merge(params), params))
+    assert all(merged is leaf for merged, leaf in zip(*leaves, strict=True))
 
 
 @pytest.mark.parametrize("choice", sorted(lora.TARGETS))
@@ -217,8 +181,8 @@ def test_axes_are_those_of_the_trees(choice):
     shapes = jax.eval_shape(split, param_shapes(config), jax.random.key(0))
     axes = lora.split_axes(param_axes(config), targets)
     for tree, named in zip(shapes, axes, strict=True):
-        sizes = {name: len(leaf.shape) for name, leaf in names(tree).items()}
-        assert sizes == {name: len(leaf.axes) for name, leaf in names(named).items()}
+        sizes = {name: len(leaf.shape) for name, leaf in by_name(tree).items()}
+        assert sizes == {name: len(leaf.axes) for name, leaf in by_name(named).items()}
     cut = {axis.name for leaf in jax.tree.leaves(axes.trained) for axis in leaf.axes}
     assert "rank" in cut
 

@@ -6,16 +6,15 @@ import numpy as np
 import optax
 import pytest
 
-from ogrpo.batch import VALUE_HEAD, tokens_only
+from ogrpo.batch import VALUE_HEAD
 from ogrpo.learner.state import init_state
 from ogrpo.policy import completion_log_probs_and_entropy, init_params
 from ogrpo.policy.log_probs import run_prompt
 from ogrpo.policy.params import int8_weights, round_to_int8, split_value_head, with_value_head
 from ogrpo.serving.bridge import embedded_engine
-from tests.policy.tiny import FAMILIES, make_config, make_params
+from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
 CONFIG = make_config(vocab_size=32)
-P, T = 4, 3
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +23,7 @@ def valued():
     head = params[VALUE_HEAD]
     weight = jax.random.normal(jax.random.key(1), head["weight"].shape)
     params = {**params, VALUE_HEAD: {"weight": weight, "bias": jnp.float32(0.25)}}
-    rng = np.random.default_rng(2)
-    lengths, sizes = np.array([[3], [4]]), np.array([[3, 2], [1, 3]])
-    batch = tokens_only(
-        prompt_ids=jnp.asarray(rng.integers(0, 32, (2, P)), jnp.int32),
-        prompt_mask=jnp.asarray(np.arange(P) < lengths),
-        completion_ids=jnp.asarray(rng.integers(0, 32, (2, 2, T)), jnp.int32),
-        completion_mask=jnp.asarray(np.arange(T) < sizes[..., None]),
-    )
-    return params, batch
+    return params, ragged_batch(CONFIG, n=2, g=2)
 
 
 @pytest.mark.slow
