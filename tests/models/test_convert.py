@@ -10,7 +10,6 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.models.convert import convert
 from ogrpo.models.gguf_file import GgufFile
 from ogrpo.policy import RopeScaling, load_pretrained
-from ogrpo.policy.attention import rotation
 from tests.models.tiny_gguf import (
     SPECIAL,
     TOKENS,
@@ -46,11 +45,9 @@ def test_llama_3s_rope_scaling_is_told_from_its_factors(tmp_path):
         factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=8192
     )
     config = small_config("Llama", head_dim=64, rope_theta=500000.0, rope_scaling=scaling)
-    plain = small_config("Llama", head_dim=64, rope_theta=500000.0)
-    ones = jnp.ones((1, 1), jnp.int32)
-    stretched, straight = (np.asarray(rotation(c, ones)[1], np.float64) for c in (config, plain))
-    # What llama.cpp stores: the plain frequency over the stretched one.
-    factors = np.arcsin(straight).ravel()[:32] / np.arcsin(stretched).ravel()[:32]
+    turns = 8192 / (2 * np.pi * 500000.0 ** (np.arange(0, 64, 2) / 64))
+    kept = np.clip((turns - 1.0) / (4.0 - 1.0), 0.0, 1.0)
+    factors = 1 / ((1 - kept) / 8.0 + kept)  # as llama.cpp stores them
     params = make_params(config)
     extra = {"rope_freqs.weight": factors.astype(np.float32)}
     file = write_gguf(tmp_path / "m.gguf", config, params, extra=extra)

@@ -4,9 +4,9 @@ llama.cpp writes sizes as fields `ARCHITECTURE.NAME`, tensors under names of its
 of q and k of *llama* models in the order of its interleaved rotary embedding, which is undone here.
 """
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,11 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize
 
-from ogrpo.policy.config import DecoderConfig, RopeScaling
+from ogrpo.policy.attention import inverse_frequencies
+from ogrpo.policy.config import FAMILIES, DecoderConfig, RopeScaling
 from ogrpo.policy.pretrained import tensor_slots
 
-ARCHITECTURES: Mapping[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+ARCHITECTURES = {family.model_type: name for name, family in FAMILIES.items()}
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -69,7 +66,7 @@ class GgufFile:
         if self.architecture not in ARCHITECTURES:
             raise ValueError(
                 f"{path} holds the architecture {self.architecture!r}; supported:"
-                f" {', '.join(ARCHITECTURES)}"
+                f" {', '.join(sorted(ARCHITECTURES))}"
             )
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.config = self._read_config()
@@ -153,9 +150,8 @@ class GgufFile:
             raise ValueError(
                 f"{self.path} has rope scaling {scaling!r}; supported: none, and llama 3's"
             )
-        base = real("rope.freq_base", 10_000.0)
         try:
-            return DecoderConfig(
+            config = DecoderConfig(
                 architecture=ARCHITECTURES[kind],
                 vocab_size=int(self._tensors["token_embd.weight"].shape[1]),
                 hidden_size=size("embedding_length"),
@@ -165,16 +161,19 @@ class GgufFile:
                 num_kv_heads=size("attention.head_count_kv", heads),
                 head_dim=head_dim,
                 max_positions=size("context_length"),
-                rope_theta=base,
+                rope_theta=real("rope.freq_base", 10_000.0),
                 rms_norm_eps=real("attention.layer_norm_rms_epsilon"),
                 tie_embeddings="output.weight" not in self._tensors,
-                rope_scaling=self._rope_scaling(base, head_dim),
             )
+            return replace(config, rope_scaling=self._rope_scaling(config))
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from error
 
-    def _rope_scaling(self, base: float, head_dim: int) -> RopeScaling | None:
-        """Returns llama 3's parameters, which must give the factors that GGUF has alone."""
+    def _rope_scaling(self, plain: DecoderConfig) -> RopeScaling | None:
+        """Returns llama 3's parameters, which must give the factors that GGUF has alone.
+
+        llama.cpp stores what it divides the frequencies of `plain` by.
+        """
         if _ROPE not in self._tensors:
             return None
         stored = np.asarray(self._tensors[_ROPE].data, np.float64)
@@ -184,9 +183,9 @@ class GgufFile:
             high_freq_factor=4.0,
             original_max_positions=8192,
         )
-        if stored.shape != (head_dim // 2,) or not np.allclose(
-            stored, _llama3_factors(scaling, base, head_dim), rtol=1e-4
-        ):
+        stretched = inverse_frequencies(replace(plain, rope_scaling=scaling))
+        factors = inverse_frequencies(plain) / stretched
+        if stored.shape != factors.shape or not np.allclose(stored, factors, rtol=1e-4):
             raise ValueError(f"{_ROPE} holds other factors than those of llama 3's rope scaling")
         return scaling
 
@@ -208,12 +207,3 @@ class GgufFile:
                 shown = ", ".join(sorted(wrong)[:3]) + (" ..." if len(wrong) > 3 else "")
                 raise ValueError(f"{self.path}, of {self.config.architecture}, {what} {shown}")
         return {name: names[name] for name in slots}
-
-
-def _llama3_factors(scaling: RopeScaling, base: float, head_dim: int) -> np.ndarray:
-    """Returns the divisors of the frequencies that llama.cpp writes into `rope_freqs.weight`."""
-    waves = 2 * math.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
-    turns = scaling.original_max_positions / waves
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    share = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return 1.0 / ((1.0 - share) / scaling.factor + share)
