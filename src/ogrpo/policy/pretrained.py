@@ -121,8 +121,10 @@ def load_pretrained(
         def finite(name: str) -> np.ndarray:
             tensor = tensors[name].get_tensor(name).astype(dtype, copy=False)
             if bad := np.count_nonzero(~np.isfinite(tensor)):
+                one = folder / MODEL
+                file = one if one.is_file() else folder / _read_index(folder / INDEX)[name]
                 raise ValueError(
-                    f"{_file_of(folder, name)}: {name} has {bad:,} of {tensor.size:,} weights that"
+                    f"{file}: {name} has {bad:,} of {tensor.size:,} weights that"
                     f" are NaN or infinite as {tensor.dtype}: the model is broken, take an earlier"
                     " copy of it"
                 )
@@ -262,12 +264,6 @@ def open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
         if extra:
             raise ValueError(f"{folder / name} has {_some(extra)}, which {INDEX} does not name")
     return {tensor: shards[name] for tensor, name in places.items()}
-
-
-def _file_of(folder: Path, tensor: str) -> Path:
-    """Returns the file that a tensor of a whole folder is read from."""
-    one = folder / MODEL
-    return one if one.is_file() else folder / _read_index(folder / INDEX)[tensor]
 
 
 def _open(file: Path, stack: ExitStack) -> Any:

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from ogrpo.report.scores import interval, is_evaluated, scores
+from ogrpo.report.scores import Record, interval, is_evaluated, scores
 
-Record = dict[str, Any]
 NEARLY_ALL = 0.95
 """The share of the first held-out answers that must not be alike."""
 NO_SUCCESS = 20

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,10 +18,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ogrpo.report.scores import evaluations, interval, is_evaluated, reward_rows, scores
+from ogrpo.report.scores import Record, evaluations, interval, is_evaluated, reward_rows, scores
 from ogrpo.system.terminal import shown
 
-Record = dict[str, Any]
 Metrics = tuple[tuple[str, str, str], ...]
 """Label, key and format of each."""
 LIVE = (

@@ -14,12 +14,11 @@ from ogrpo.report.curves import of_run
 from ogrpo.report.guards import Guards
 from ogrpo.report.page import render
 from ogrpo.report.run_dir import RunDir
-from ogrpo.report.scores import evaluations, interval, reward_rows, scores
+from ogrpo.report.scores import Record, evaluations, interval, reward_rows, scores
 from ogrpo.rewards.judge import RewardCounts
 from ogrpo.system.files import read_json, write_json, write_text
 from ogrpo.system.terminal import shown
 
-Record = dict[str, Any]
 Counts = list[tuple[str, str]]
 MOST_TOKENS = 60_000
 """Tokens of completions on a page: those of the last evaluations, and of the first."""
