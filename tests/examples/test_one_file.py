@@ -20,6 +20,7 @@ from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import default
+from tests.policy.tiny import by_name
 
 pytestmark = pytest.mark.slow
 
@@ -45,22 +46,6 @@ def prepared():
     )
     with closing(prepare(replace(config, warm_start=warm, evaluation=evaluation))) as made:
         yield made
-
-
-def by_name(params):
-    """Weights as host arrays by their Hugging Face names."""
-    leaves = jax.tree.leaves_with_path(params)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in leaves
-    }
-
-
-def assert_same(ours, theirs):
-    ours, theirs = by_name(ours), by_name(theirs)
-    assert ours.keys() == theirs.keys()
-    for name, weight in ours.items():
-        np.testing.assert_array_equal(weight, theirs[name], err_msg=name)
 
 
 def test_its_problems_are_the_librarys(example, prepared):
@@ -101,7 +86,7 @@ def test_its_first_ten_steps_are_the_librarys_to_the_bit(example, prepared, monk
         assert scores == tuple(theirs[0][1][f"pass@1/{kind}"] for kind in ("sampled", "greedy"))
         ours = [turn for turn, _ in zip(example.train(params), range(STEPS + 1), strict=False)]
     for (params, record), (weights, full) in zip(ours, theirs, strict=True):
-        assert_same(params, weights)
+        jax.tree.map(np.testing.assert_array_equal, by_name(params), by_name(weights))
         assert record == {name: full[name] for name in record}
     assert len(ours) == STEPS + 1
     assert sum(record.get("loss", 0.0) != 0.0 for _, record in ours) > STEPS / 2
