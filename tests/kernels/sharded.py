@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ogrpo.kernels.attention.blocked import attention_over_mesh, blocked_attention
-from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
+from ogrpo.kernels.log_probs import chunked_log_probs
 from ogrpo.kernels.log_probs.chunked import log_probs_over_mesh
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_nothing
@@ -27,7 +27,6 @@ from tests.kernels.log_probs import cases as log_probs
 
 BLOCKED = partial(blocked_attention, tile=Step(4, 3))
 LENGTHS = [5, 2, 3, 1], [n % attention.T + 1 for n in range(attention.N * attention.G)]
-NAMES = ("log-probs", "entropy", "d hidden", "d embedding", "d temperature")
 
 
 def check_attention(mesh: Mesh, kv_heads: int, layout: str) -> None:
@@ -44,15 +43,14 @@ def check_attention(mesh: Mesh, kv_heads: int, layout: str) -> None:
 
 
 def check_log_probs(mesh: Mesh) -> None:
-    """The vocabulary over four devices, rows over two or not at all."""
-    case = log_probs.draw(5)
-    expected = log_probs.compiled(reference_log_probs)(case)
-    for rows in ((), "data"):
+    """The vocabulary over four devices, rows over two or not at all; bfloat16 as on one device."""
+    for rows, dtype, most in (
+        ("data", jnp.float32, [*[3e-6] * 4, 3e-5]),
+        ((), jnp.bfloat16, [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]),
+    ):
         cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows=rows, width=5, block=3)
-        for what, a, b in zip(NAMES, log_probs.compiled(cut)(case), expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6, err_msg=f"{what}, {rows=}")
-    gaps = log_probs.errors(cut, log_probs.draw(5, dtype=jnp.bfloat16))
-    assert np.all(np.array(gaps) <= [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]), gaps
+        gaps = log_probs.errors(cut, log_probs.draw(5, dtype=dtype))
+        assert np.all(np.array(gaps) <= most), (rows, gaps)
 
 
 def check_refusal(mesh: Mesh) -> None:
@@ -64,8 +62,8 @@ def check_refusal(mesh: Mesh) -> None:
 
 if __name__ == "__main__":
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
-    for kv_heads, layout in ((2, "padded"), (2, "packed"), (3, "padded")):
-        check_attention(mesh, kv_heads, layout)
+    check_attention(mesh, 2, "padded")
+    check_attention(mesh, 3, "packed")
     mesh = jax.make_mesh((2, 4), ("data", "vocab"), axis_types=(AxisType.Auto,) * 2)
     check_log_probs(mesh)
     check_refusal(mesh)
