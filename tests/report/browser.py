@@ -1,6 +1,5 @@
 """A headless Chromium through its own WebDriver (https://www.w3.org/TR/webdriver2), without Selenium."""
 
-import base64
 import json
 import re
 import shutil
@@ -64,16 +63,6 @@ class Browser:
     def errors(self):
         """Returns what the page complained of since it was last asked."""
         return [entry["message"] for entry in self._post("se/log", type="browser")]
-
-    def screenshot(self, path):
-        """Writes the whole page as a PNG."""
-        height = self.js("document.documentElement.scrollHeight")
-        width = self.js("innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        image = self.devtools(
-            "Page.captureScreenshot", captureBeyondViewport=True, clip=clip, format="png"
-        )
-        path.write_bytes(base64.b64decode(image["data"]))
 
 
 def call(url, body=None, method=None):

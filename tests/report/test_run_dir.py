@@ -4,14 +4,12 @@ import json
 import math
 import os
 import resource
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from ogrpo.report.curves import columns
 from ogrpo.report.run_dir import RunDir, RunDirError
+from ogrpo.system.files import replacing
 
 
 def refuse(constant):
@@ -75,29 +73,10 @@ def test_a_run_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
     assert RunDir.create(tmp_path / "run").path == run.path  # its lock alone is no run
 
 
-KILLED = """
-import os, pathlib, signal, sys
-from ogrpo.system.files import replacing
-with replacing(pathlib.Path(sys.argv[1])) as file:
-    file.write("half")
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def killed_while_writing(path):
-    """A process of its own, killed in the middle of a file; gives what it left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert not path.exists()
-    (left,) = path.parent.glob(f".{path.name}.*")
-    return left
-
-
 def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
-    run = RunDir(tmp_path)
-    left = killed_while_writing(run.config)
+    killed = replacing(RunDir(tmp_path).config)
+    killed.__enter__()  # and never left, as by a process that is killed in the middle
+    (left,) = tmp_path.iterdir()
     with pytest.raises(RunDirError, match="leave out --resume to start a new run"):
         RunDir.reopen(tmp_path)
     with RunDir.create(tmp_path).held("again"):
