@@ -300,6 +300,19 @@ def test_links_are_well_formed_and_those_of_the_project_lead_somewhere(page):
         assert not place or place in anchors(target), link
 
 
+@pytest.mark.parametrize("name", ["ctpo", "opmd_min", "rec_ring_is", "topr_token"])
+def test_a_method_of_known_knobs_stands_in_four_files(name):
+    """Two of the source, the formula, and docs/names.md: as CONTRIBUTING.md says, and no other."""
+    word = re.compile(rf"\b{name}\b")
+    source = [path for path in (ROOT / "src").rglob("*.py") if word.search(path.read_text())]
+    paths = {str(path.relative_to(ROOT)) for path in source}
+    catalogue = "src/ogrpo/core/algorithms/catalogue.py"
+    (family,) = paths - {catalogue}
+    assert family.startswith("src/ogrpo/core/objectives/")
+    assert catalogue in (ROOT / "CONTRIBUTING.md").read_text()
+    assert word.search((ROOT / "tests/core/reference.py").read_text())
+
+
 def test_llms_txt_names_every_command():
     named = re.search(r"`ogrpo ([a-z|]+)`", (ROOT / "llms.txt").read_text())
     assert named is not None
