@@ -3,8 +3,12 @@
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
-from contextlib import suppress
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -69,7 +73,7 @@ def test_a_failed_write_leaves_no_release(tmp_path):
     store = Store(tmp_path)
     bad = policy()
     bad["b.bias"][0] = np.nan
-    with pytest.raises(ValueError, match=r"b\.bias"):
+    with pytest.raises(ValueError, match=r"b\.bias has NaN.*the policy has diverged"):
         store.write(bad, 1)
     assert not list(tmp_path.iterdir())
 
@@ -77,15 +81,6 @@ def test_a_failed_write_leaves_no_release(tmp_path):
 def released(tmp_path, *tensors):
     store = Store(tmp_path / "releases", keep=8)
     return [store.write(one, version) for version, one in enumerate(tensors, start=1)]
-
-
-def pull(place, share, release, **changed):
-    source = {
-        "url": f"{share.url}/{release.folder.name}",
-        "token": share.token,
-        "manifest_sha256": release.manifest_sha256,
-    }
-    return releases.obtain(place, **{**source, **changed})
 
 
 @pytest.fixture
@@ -199,8 +194,10 @@ def test_a_half_loaded_model_has_no_version(tmp_path, share):
 )
 def test_a_pull_needs_the_token_and_the_announced_manifest(tmp_path, share, changed, code):
     (one,) = released(tmp_path, policy())
+    ticket = {"token": share.token, "manifest_sha256": one.manifest_sha256}
+    source = {"url": f"{share.url}/{one.folder.name}", **ticket, **changed}
     with pytest.raises(releases.Refusal) as refusal:
-        pull(releases.Workplace(), share, one, **changed)
+        releases.obtain(releases.Workplace(), **source)
     assert refusal.value.code == code
 
 
@@ -212,12 +209,6 @@ def test_the_share_gives_nothing_but_releases(tmp_path, share):
         remote = releases.Remote(share.url, share.token)
         with pytest.raises(releases.Refusal, match="404"):
             remote.read(path.lstrip("/"))
-
-
-def raw_file(path, header, data=b"\0" * 16):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    return path
 
 
 def entry(begin, end, shape=None, dtype="F32", **more):
@@ -246,7 +237,9 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_header_that_lies_is_refused_by_name_on_both_sides(tmp_path, lie):
     header, message = LIES[lie]
-    file = raw_file(tmp_path / "lie.safetensors", header)
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file = tmp_path / "lie.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 16)
     with pytest.raises(ValueError, match=message) as caught:
         files.read(file)
     assert str(file) in str(caught.value)
@@ -257,32 +250,21 @@ def test_a_header_that_lies_is_refused_by_name_on_both_sides(tmp_path, lie):
     assert "lie.safetensors" in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda manifest: {**manifest, "bytes": "many"},
-        lambda manifest: {**manifest, "bytes": -1},
-    ],
-)
-def test_a_manifest_that_is_none_is_refused(tmp_path, change):
-    (one,) = released(tmp_path, policy())
-    raw = json.dumps(change(json.loads((one.folder / "manifest.json").read_text()))).encode()
-    (one.folder / "manifest.json").write_bytes(raw)
+@pytest.mark.parametrize("size", ["many", -1])
+def test_a_manifest_that_is_none_is_refused(tmp_path, size):
+    raw = json.dumps({"sha256": "", "bytes": size}).encode()
+    (tmp_path / "manifest.json").write_bytes(raw)
+    digest = hashlib.sha256(raw).hexdigest()
     with pytest.raises(releases.Refusal, match=r"manifest\.json is none of a release") as refusal:
-        releases.obtain(
-            releases.Workplace(),
-            path=str(one.folder),
-            manifest_sha256=hashlib.sha256(raw).hexdigest(),
-        )
+        releases.obtain(releases.Workplace(), path=str(tmp_path), manifest_sha256=digest)
     assert refusal.value.code == "garbage"
 
 
 def drip(handler):
     """Each byte comes in time, and a file of them would never: a worker would hang for ever."""
-    with suppress(OSError):
-        for _ in range(400):
-            time.sleep(0.005)
-            handler.wfile.write(b" ")
+    for _ in range(400):
+        time.sleep(0.005)
+        handler.wfile.write(b" ")
 
 
 @pytest.mark.parametrize(
@@ -321,3 +303,50 @@ def test_a_worker_reads_only_below_its_root(tmp_path, monkeypatch):
         releases.obtain(
             releases.Workplace(), path=str(one.folder), manifest_sha256=one.manifest_sha256
         )
+
+
+NAMES = """
+import ogrpo_weight_sync
+print(*[name for name in dir(ogrpo_weight_sync.WeightSync) if not name.startswith("__")])
+"""
+
+
+def test_the_extension_shares_no_name_with_a_worker():
+    """vLLM refuses one that does; every public name is its own."""
+    folder = Path(releases.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["ogrpo_describe"]
+
+
+OWNER = """
+import time
+from ogrpo.rollout.extension.ogrpo_releases import Scratch
+scratch = Scratch("ogrpo-test-")
+(scratch.folder / "model").write_bytes(b"weights")
+print(scratch.folder, flush=True)
+time.sleep(600)
+"""
+
+
+def owner():
+    return subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_uses_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with owner() as dead, owner() as living:
+        left, used = (Path(process.stdout.readline().strip()) for process in (dead, living))
+        dead.send_signal(signal.SIGKILL)
+        dead.wait()
+        assert (left / "model").is_file()
+        mine = releases.Scratch("ogrpo-test-")
+        assert not left.exists()
+        assert (used / "model").is_file()
+        releases.remove_stale("ogrpo-test-")  # not even its own
+        assert mine.folder.is_dir()
+        living.kill()

@@ -204,17 +204,16 @@ class WeightShare:
     Args:
         folder: the store's.
         host: the interface to listen on, which servers on other machines must reach.
-        port: 0 takes a free one.
         advertised: the host name in the URL that servers get; `host` by default.
     """
 
     def __init__(
-        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, advertised: str | None = None
+        self, folder: Path, *, host: str = "127.0.0.1", advertised: str | None = None
     ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.bytes_sent = 0
         self._lock = threading.Lock()
-        self._server = HttpServer((host, port), self._handler(folder.resolve()))
+        self._server = HttpServer((host, 0), self._handler(folder.resolve()))
         self.url = url_of(advertised or host, self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

@@ -6,19 +6,15 @@ with Proxy(server.url) as proxy:
     assert spoilt.met.is_set()
 """
 
-import http.client
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+import httpx
+
 LONGEST = 600.0
-
-
-class Cut(Exception):
-    """The connection ends here."""
 
 
 class Spoilt:
@@ -32,16 +28,16 @@ class Spoilt:
         """Lets go what is held."""
 
 
-Fault = Callable[[Callable[[], bytes], Spoilt], bytes]
-"""`(what delivers the request and returns the whole answer, Spoilt) -> the answer`."""
+Deliver = Callable[[], httpx.Response]
+Fault = Callable[[Deliver, Spoilt], httpx.Response | None]
+"""`(what delivers the request and returns the answer, Spoilt) -> the answer`; None: there is none."""
 
 
-def undelivered(_: object, __: object) -> bytes:
+def undelivered(_: Deliver, __: Spoilt) -> None:
     """The request is lost."""
-    raise Cut
 
 
-def held(deliver: Callable[[], bytes], spoilt: Spoilt) -> bytes:
+def held(deliver: Deliver, spoilt: Spoilt) -> httpx.Response:
     """The request is carried out, the answer comes when it is let go."""
     answer = deliver()
     spoilt.met.set()
@@ -53,14 +49,10 @@ class Proxy:
     """A proxy in front of the server at a URL."""
 
     def __init__(self, url: str) -> None:
-        self.origin = urlsplit(url).netloc
-        self.connections: set[socket.socket] = set()
+        self.origin = url
         self._faults: list[Spoilt] = []
         self._lock = threading.Lock()
-        self._server = _Listener(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._serving = serving(self._respond)
 
     def spoil(self, path: str, fault: Fault) -> Spoilt:
         """Spoils the next request whose path ends so."""
@@ -68,84 +60,51 @@ class Proxy:
         return self._faults[-1]
 
     def __enter__(self) -> "Proxy":
+        self.url = self._serving.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Lets go what is held, cuts all connections and refuses others."""
+    def __exit__(self, *error: object) -> None:
+        """Lets go what is held, and refuses other requests."""
         for spoilt in self._faults:
             spoilt.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        for connection in list(self.connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        self._serving.__exit__(None, None, None)
 
-    def answer(self, path: str, deliver: Callable[[], bytes]) -> bytes:
-        """Returns the whole answer to a request; raises Cut where it has none."""
-        name = urlsplit(path).path
+    def _respond(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        headers = {k: v for k, v in handler.headers.items() if k.lower() != "connection"}
+        url, name = f"{self.origin}{handler.path}", urlsplit(handler.path).path
+
+        def deliver() -> httpx.Response:
+            with httpx.Client(timeout=LONGEST, trust_env=False) as client:
+                return client.request(handler.command, url, content=body, headers=headers)
+
         with self._lock:
-            due = [x for x in self._faults if x.left and name.endswith(x.path)][:1]
-            for spoilt in due:
-                spoilt.left = False
-        if not due:
-            return deliver()
-        try:
-            return due[0].fault(deliver, due[0])
-        finally:
-            due[0].met.set()
+            due = next((x for x in self._faults if x.left and name.endswith(x.path)), None)
+            if due is not None:
+                due.left = False
+        if due is None:
+            reply = deliver()
+        else:
+            reply = due.fault(deliver, due)
+            due.met.set()
+        if reply is not None:
+            handler.send_response(reply.status_code)
+            handler.send_header("Content-Type", reply.headers.get("Content-Type", ""))
+            handler.end_headers()
+            handler.wfile.write(reply.content)
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, *_: object) -> None:
-        """A client that goes away is what is tested."""
-
-
-def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
-    class ProxyHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def setup(self) -> None:
-            super().setup()
-            proxy.connections.add(self.connection)
-
-        def finish(self) -> None:
-            proxy.connections.discard(self.connection)
-            super().finish()
-
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
-
-            def deliver() -> bytes:
-                server = http.client.HTTPConnection(proxy.origin, timeout=LONGEST)
-                try:
-                    server.request(str(self.command), self.path, body, headers)
-                    reply = server.getresponse()
-                    kind, content = reply.headers["Content-Type"], reply.read()
-                finally:
-                    server.close()
-                lines = [f"HTTP/1.1 {reply.status} -", f"Content-Type: {kind}"]
-                lines += [f"Content-Length: {len(content)}", "", ""]
-                return "\r\n".join(lines).encode() + content
-
-            try:
-                self.connection.sendall(proxy.answer(self.path, deliver))
-            except (Cut, OSError, http.client.HTTPException):
-                self.close_connection = True
-                with suppress(OSError):
-                    self.connection.shutdown(socket.SHUT_RDWR)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            """Logs nothing."""
-
-    return ProxyHandler
+@contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
+    """Has a server answer in a thread, until the end."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @contextmanager
@@ -161,11 +120,11 @@ def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Stub) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256
+
+        def handle_error(self, *_: object) -> None:
+            """A client that goes away is what is tested."""
+
+    with running(Server(("127.0.0.1", 0), Stub)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"

@@ -45,10 +45,11 @@ class Staged(httpx.AsyncBaseTransport):
             `drop` (not delivered), `lose` (delivered, no answer), `hang` (delivered, no answer and no
             end), `odd` (an answer that vLLM does not give), `ignore` (200, and
             nothing is done), `late` (an answer after 8 s).
+        raw: its log-probs are log softmax(z) whatever the temperature, as vLLM's are by default.
     """
 
     def __init__(self):
-        self.faults = {}
+        self.faults, self.raw = {}, False
         self.alive, self.starts, self.loads = True, 0, 0
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -129,33 +130,26 @@ class Staged(httpx.AsyncBaseTransport):
     async def _do(self, path, body, query):
         if path in ("/v1/completions", "/inference/v1/generate"):
             return await self._draw(path, body)
-        return await getattr(self, path.rsplit("/", 1)[1])(body, query)
-
-    async def version(self, *_):
-        return {"version": "0.32"}
-
-    async def models(self, *_):
-        return {"data": [{"id": "policy", "max_model_len": 64}]}
-
-    async def is_paused(self, *_):
-        return {"is_paused": self.paused}
-
-    async def reset_prefix_cache(self, *_):
-        return {}
+        said = {
+            "version": {"version": "0.32"},
+            "models": {"data": [{"id": "policy", "max_model_len": 64}]},
+            "is_paused": {"is_paused": self.paused},
+            "reset_prefix_cache": {},
+            "get_world_size": {"world_size": 1},
+        }
+        name = path.rsplit("/", 1)[1]
+        return said[name] if name in said else await getattr(self, name)(body, query)
 
     async def pause(self, _, query):
         self.paused = True
         while query["mode"] == "wait" and self._running:
-            await self._wait()
+            await self._changed.wait()
         return {}
 
     async def resume(self, *_):
         self.paused = False
         self._tell()
         return {}
-
-    async def get_world_size(self, *_):
-        return {"world_size": 1}
 
     async def collective_rpc(self, *_):
         sha256, version = self.note
@@ -210,7 +204,7 @@ class Staged(httpx.AsyncBaseTransport):
 
     async def _draw(self, path, body):
         while self.paused:
-            await self._wait()
+            await self._changed.wait()
         life, self._running = self.starts, self._running + 1
         try:
             return await self._drawn(path, body)
@@ -226,7 +220,8 @@ class Staged(httpx.AsyncBaseTransport):
         echo = {"prompt_token_ids": body.get("prompt", [body.get("token_ids")])[0]}
         check_request([np.array(ids, np.int32) for ids in echo.values()], sampling_of(body))
         if path == "/v1/completions":
-            top = {f"token_id:{n}": -n / body["temperature"] for n in (1, 2, 3)}
+            temperature = 1.0 if self.raw else body["temperature"]
+            top = {f"token_id:{n}": -n / temperature for n in (1, 2, 3)}
             choice = {"logprobs": {"top_logprobs": [top]}, **echo}
             return {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
         sampling = body["sampling_params"]
@@ -245,9 +240,6 @@ class Staged(httpx.AsyncBaseTransport):
     def _scored(self, ids):
         score = {"logprob": log_prob_of(self.weights)}
         return [None, *({str(token): score} for token in ids[1:])]
-
-    async def _wait(self):
-        await self._changed.wait()
 
     def _tell(self):
         self._changed.set()

@@ -1,5 +1,7 @@
 import pytest
 
+from ogrpo.protocol import Sampling
+from ogrpo.rollout.vllm import Refused
 from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
@@ -16,6 +18,8 @@ def test_log_probs_are_the_trainers_at_every_temperature(farm, native):
     with contract.connect([farm.start(native=native).url], CONFIG) as engine:
         assert [capability.native for capability in engine.capabilities] == [native]
         contract.check_log_probs(engine, CONFIG, (1.0, 0.7))
+        with pytest.raises(Refused, match="raise its --max-model-len"):
+            engine.generate(world.PROMPTS, Sampling(1.0, world.POSITIONS, 4), 1)
 
 
 @pytest.mark.parametrize(("tied", "transport"), [(True, "url"), (False, "folder")])
@@ -38,7 +42,3 @@ def test_garbage_is_refused_and_the_live_model_stays(engine, kind, monkeypatch):
 
 def test_a_server_with_another_tokenizer_is_refused(farm):
     contract.check_other_tokenizers(farm.start().url, CONFIG)
-
-
-def test_a_diverged_policy_is_not_sent(engine):
-    contract.check_trainer_refuses_nan(engine, CONFIG)

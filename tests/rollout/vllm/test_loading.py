@@ -52,11 +52,17 @@ def test_workers_that_disagree_are_given_no_version(farm, store, monkeypatch):
         ({"transfer": None}, '--weight-transfer-config \'{"backend": "ogrpo"}\''),
         ({"transfer": "another"}, "--weight-transfer-config"),
         ({"protocol": 1}, "has the worker extension of another version of ogrpo"),
+        ({"context": 59}, "start it with a larger --max-model-len"),
+        ({"vocab_size": 17}, "serves a vocabulary of 17, the trainer's model has 16"),
+        ({"quantization": "fp8"}, "serves fp8 weights, which cannot be replaced"),
     ],
 )
-def test_a_server_without_our_back_end_is_told_how_to_start(farm, monkeypatch, said, message):
+def test_a_server_that_does_not_fit_is_told_how_to_start(farm, monkeypatch, said, message):
     server = farm.start()
-    described = server.service.describe()
-    monkeypatch.setattr(server.service, "describe", lambda: {**described, **said})
+    service = server.service
+    described = {**service.describe(), "context": 64, **said}
+    cards = [{"id": service.name, "max_model_len": described.pop("context")}]
+    monkeypatch.setattr(service, "describe", lambda: described)
+    monkeypatch.setattr(service, "cards", lambda: cards)
     with pytest.raises(Refused, match=re.escape(message)):
         on(server.url, lambda *_: None)

@@ -226,15 +226,10 @@ class Schedules(RuleBasedStateMachine):
                 staged.start()
 
 
-def drawn(machine, count):
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=count,
-        stateful_step_count=30,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    return case
-
-
-TestSchedules = drawn(Schedules, SCHEDULES)
+TestSchedules = Schedules.TestCase
+TestSchedules.settings = settings(
+    max_examples=SCHEDULES,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

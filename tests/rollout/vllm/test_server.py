@@ -8,26 +8,33 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from ogrpo.rollout.vllm import Refused, RolloutError, Unavailable
+from ogrpo.protocol import Sampling
+from ogrpo.rollout.vllm import PublishRefused, Refused, RolloutError, Unavailable
+from ogrpo.rollout.vllm.capabilities import check_sampling
 from ogrpo.rollout.vllm.server import Observed, Trust, next_action
 from tests.rollout.vllm.staged import Staged
-from tests.rollout.vllm.test_schedules import OPTIONS, Schedules, target
+from tests.rollout.vllm.test_schedules import OPTIONS, SETTLED, Schedules, target
+
+
+@contextmanager
+def started(*staged, **options):
+    """A fleet over the servers, once all were looked at."""
+    machine = Schedules()
+    machine.staged, machine.options = [*staged], replace(OPTIONS, **options)
+    try:
+        machine.run(machine.start())
+        yield machine
+    finally:
+        machine.run(machine.fleet.close())
+        machine.loop.close()
 
 
 @contextmanager
 def published(*staged):
-    """A fleet over the servers, right after it has published."""
-    machine = Schedules()
-    machine.staged = [*staged]
-    try:
-        machine.run(machine.start())
-        begin = machine.loop.time()
+    """The same, right after it has published."""
+    with started(*staged) as machine:
         machine.run(machine.fleet.publish(target(1)))
-        machine.took = machine.loop.time() - begin
         yield machine
-        machine.run(machine.fleet.close())
-    finally:
-        machine.loop.close()
 
 
 OLD, NEW = SimpleNamespace(name="old"), SimpleNamespace(name="new")
@@ -61,32 +68,50 @@ def test_the_next_action_follows_from_what_is_known(observed, action):
     assert next_action(observed) == action
 
 
-class Failing(Staged):
-    """Answers requests for which `fails` holds with a status."""
+def test_what_one_server_refuses_none_serves():
+    with published(Staged(), Staged()) as machine:
+        machine.staged[1].faults["load"] = "garbage"
+        with pytest.raises(PublishRefused, match="it goes on serving version 1"):
+            machine.run(machine.fleet.publish(target(2)))
+        for version in (1, 3):
+            if version == 3:
+                machine.run(machine.fleet.publish(target(version)))
+            machine.run(asyncio.sleep(SETTLED))
+            assert [one.weights for one in machine.staged] == [version] * 2
+            machine.run(machine.draw())
 
-    def __init__(self, status=503, fails=lambda staged, path, body: False):
+
+def test_raw_log_probs_are_found_out_and_serve_at_temperature_one():
+    staged = Staged()
+    staged.raw = True
+    with published(staged) as machine:
+        (able,) = machine.fleet.capabilities
+    assert able.log_probs == "raw"
+    check_sampling(able, Sampling(1.0, 12, 4), 1)
+    for sampling in (Sampling(0.7, 12, 4), Sampling(1.0, 12, 4, top_k=3)):
+        with pytest.raises(Refused, match="--logprobs-mode processed_logprobs"):
+            check_sampling(able, sampling, 1)
+
+
+class Failing(Staged):
+    """Answers requests for which `fails(path, body)` holds with a status."""
+
+    def __init__(self, fails, status=503):
         super().__init__()
-        self.status, self.fails, self.failed = status, fails, 0
+        self.fails, self.status = fails, status
 
     async def handle_async_request(self, request):
-        if self.fails(self, request.url.path, request.content.decode()):
-            self.failed += 1
+        if self.fails(request.url.path, request.content.decode()):
             return httpx.Response(self.status, json={"error": {"message": "not now"}})
         return await super().handle_async_request(request)
 
 
-def is_proof(path, body):
-    return "prompt_logprobs" in body
-
-
 def test_a_proof_without_an_answer_costs_neither_samples_nor_attempts():
     """One 503 of a proxy: the question is asked again, and what was drawn is kept."""
-    staged = Failing(fails=lambda one, path, body: is_proof(path, body) and one.failed < 1)
-    staged.failed = 1
+    staged = Staged()
     with published(staged) as machine:
-        staged.failed = 0
+        staged.faults["completions"] = "refuse"  # samples are drawn by the native dialect
         machine.run(machine.draw())
-        assert staged.failed == 1
         assert machine.counts["servers/proofs_unanswered"] == 1
         assert machine.counts["discarded_groups"] == 0
         assert machine.counts["servers/proofs_failed"] == 0
@@ -94,14 +119,13 @@ def test_a_proof_without_an_answer_costs_neither_samples_nor_attempts():
 
 def test_patience_and_not_attempts_ends_a_run_whose_proofs_are_unanswered():
     """Proofs after a batch go unanswered for a while, those of a push are answered."""
+    until = None
 
-    def fails(one, path, body):
-        return one.broken and is_proof(path, body) and machine.loop.time() < until
+    def fails(path, body):
+        return until is not None and "prompt_logprobs" in body and machine.loop.time() < until
 
-    staged = Failing(fails=fails)
-    staged.broken, until = False, 0.0
-    with published(staged) as machine:
-        staged.broken, until = True, machine.loop.time() + OPTIONS.patience / 2
+    with published(Failing(fails)) as machine:
+        until = machine.loop.time() + OPTIONS.patience / 2
         machine.run(machine.draw())  # more than `attempts` proofs went unanswered meanwhile
         assert machine.counts["servers/proofs_unanswered"] >= OPTIONS.attempts
         until = machine.loop.time() + 100 * OPTIONS.patience
@@ -110,34 +134,22 @@ def test_patience_and_not_attempts_ends_a_run_whose_proofs_are_unanswered():
         machine.servers[0].doubts(Unavailable("over"))
 
 
+class Replaced(Staged):
+    """Gets other weights from somebody whenever it has drawn."""
+
+    async def _drawn(self, path, body):
+        answer = await super()._drawn(path, body)
+        if body.get("sampling_params", {}).get("max_tokens", 1) > 1:
+            self.weights = 500
+        return answer
+
+
 def test_attempts_end_a_run_whose_proofs_fail():
-    staged = Failing()
-    with published(staged) as machine:
-        draw = staged._drawn
-
-        async def drawn(path, body):
-            answer = await draw(path, body)
-            if "sampling_params" in body and body["sampling_params"]["max_tokens"] > 1:
-                staged.weights = 500  # somebody loads others each time
-            return answer
-
-        staged._drawn = drawn
+    with published(Replaced()) as machine:
         with pytest.raises(RolloutError, match=f"discarded {OPTIONS.attempts} times, as servers"):
             machine.run(machine.draw())
         assert machine.counts["servers/proofs_failed"] >= OPTIONS.attempts
         assert machine.counts["servers/proofs_unanswered"] == 0
-
-
-def begin(staged, **options):
-    machine = Schedules()
-    machine.staged, machine.options = [staged], replace(OPTIONS, **options)
-    try:
-        machine.run(machine.start())
-    finally:
-        machine.run(machine.fleet.close())
-        machine.took = machine.loop.time()
-        machine.loop.close()
-    return machine
 
 
 @pytest.mark.parametrize(
@@ -152,33 +164,10 @@ def begin(staged, **options):
     ],
 )
 def test_a_server_that_can_never_answer_is_told_from_one_that_is_busy(status, path, message):
-    with pytest.raises(Refused, match=message):
-        begin(Failing(status, lambda one, at, _: at == path), patience=1e6)
-    with pytest.raises(Unavailable, match="answered 503"):
-        begin(Failing(503, lambda one, at, _: at == path), patience=300.0)
-
-
-class Swapping(Staged):
-    """Gives the first two requests for samples each other's answer."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept, self.both = [], asyncio.Event()
-
-    async def _drawn(self, path, body):
-        answer = await super()._drawn(path, body)
-        if body.get("sampling_params", {}).get("max_tokens", 1) == 1 or len(self.kept) == 2:
-            return answer
-        self.kept.append(answer)
-        if len(self.kept) == 2:
-            self.both.set()
-        await self.both.wait()
-        return next(other for other in self.kept if other is not answer)
-
-
-def test_answers_that_a_proxy_swaps_are_refused_by_server_and_asked_for_again():
-    with published(Swapping()) as machine:
-        machine.run(machine.draw())
-        assert machine.counts["rollout/refused/order"] == 4  # two groups of two
-        assert machine.counts["rollout/refused/order/server0"] == 4
-        assert machine.counts["rollout/refused"] == 4
+    for answer, patience, error, said in (
+        (status, 1e6, Refused, message),
+        (503, 300.0, Unavailable, "answered 503"),
+    ):
+        staged = Failing(lambda at, _: at == path, answer)
+        with pytest.raises(error, match=said), started(staged, patience=patience):
+            pass

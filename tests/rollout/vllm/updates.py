@@ -41,23 +41,14 @@ def serving(url):
     return state["version"], state["sha256"]
 
 
-async def stage(api, release):
-    ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
-    await api.update_weights({**ticket, "path": str(release.folder)}, seconds=20)
-
-
-async def install(api, release):
-    ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
-    await api.update_weights({**ticket, "install": True}, seconds=20)
-
-
 def check_a_dead_trainers_update(url, store):
     """Checks that its open update is closed and its staged weights are nowhere live."""
     first, foreign, third = (write(store, version) for version in (1, 2, 3))
 
     async def die(api, _):
         await api.start_weight_update()
-        await stage(api, foreign)
+        staged = {"version": 2, "manifest_sha256": foreign.manifest_sha256}
+        await api.update_weights({**staged, "path": str(foreign.folder)}, seconds=20)
 
     on(url, loading(first))
     on(url, die)

@@ -93,10 +93,10 @@ class ServerApi:
         payload = {"model": model, "tokens": list(ids)}
         return await self._json("POST", "/detokenize", payload, field="prompt")
 
-    async def rpc(self, method: str, arguments: Json, *, seconds: float | None = None) -> list[Any]:
-        """Calls a method of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
-        payload, path = {"method": method, "kwargs": arguments}, "/collective_rpc"
-        results = await self._json("POST", path, payload, field="results", seconds=seconds)
+    async def describe(self) -> list[Any]:
+        """Asks the extension of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""
+        payload, path = {"method": "ogrpo_describe", "kwargs": {}}, "/collective_rpc"
+        results = await self._json("POST", path, payload, field="results")
         if not isinstance(results, list) or not results:
             raise Unavailable(f"{self.url}/collective_rpc answered for no worker")
         return results

@@ -163,7 +163,7 @@ async def describe(api: ServerApi) -> Json:
         RolloutError: it does not answer, or answers what the extension does not.
     """
     try:
-        answers = await api.rpc("ogrpo_describe", {})
+        answers = await api.describe()
     except (Rejected, Unavailable) as error:
         # So vLLM answers where the route or the method is missing, and so may one that starts.
         if error.status in (404, 500):

@@ -128,7 +128,7 @@ async def load(
     await _update(api, able, release, {**ticket, **source})
     await _update(api, able, release, {**ticket, "install": True})
     await api.finish_weight_update(str(release.version))
-    answers = await api.rpc("ogrpo_describe", {})
+    answers = await api.describe()
     with understood(api.url, "ogrpo_describe", answers):
         digests = {answer["sha256"] for answer in answers}
         pulled = sum(answer["update"]["pulled"] for answer in answers)
@@ -155,7 +155,7 @@ async def _update(api: ServerApi, able: Capabilities, release: Release, update: 
         error = failure
     said = f"{api.url} did not take version {release.version}: "
     code, serves, workers = None, "what it had", 0
-    answers = await api.rpc("ogrpo_describe", {})
+    answers = await api.describe()
     with understood(api.url, "ogrpo_describe", answers):
         for answer in answers:
             last: Any = answer["update"]
