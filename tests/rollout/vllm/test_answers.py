@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ CONFIG = world.decoder()
 SAMPLING = Sampling(temperature=1.0, max_tokens=12, group_size=4)
 
 
+def content_of(choice):
+    """Returns the log-probs of a choice, in either dialect."""
+    return choice["logprobs"].get("content") or choice["logprobs"]["token_logprobs"]
+
+
 def set_log_prob(choice, value):
-    """Sets the last token's log-prob, in either dialect."""
-    if "content" in choice["logprobs"]:
-        choice["logprobs"]["content"][-1]["logprob"] = value
-    else:
-        choice["logprobs"]["token_logprobs"][-1] = value
+    """Sets the last token's log-prob."""
+    content = content_of(choice)
+    content[-1] = {**content[-1], "logprob": value} if "weight_versions" in choice else value
 
 
 def set_token(choice, value):
@@ -31,17 +35,15 @@ def set_token(choice, value):
 def drop(choice, count=1):
     """The last tokens."""
     del choice["token_ids"][-count:]
-    content = choice["logprobs"].get("content") or choice["logprobs"]["token_logprobs"]
-    del content[-count:]
+    del content_of(choice)[-count:]
     for span in choice.get("weight_versions", ()):
         span["end"] -= count
 
 
 def lengthen(choice):
     """Beyond the limit, all of it in order otherwise."""
-    extra = SAMPLING.max_tokens
+    extra, content = SAMPLING.max_tokens, content_of(choice)
     choice["token_ids"][:0] = [1] * extra
-    content = choice["logprobs"].get("content") or choice["logprobs"]["token_logprobs"]
     content[:0] = [content[0]] * extra
     for span in choice.get("weight_versions", ()):
         span["end"] += extra
@@ -88,40 +90,63 @@ def for_another_prompt(reply):
     return reply
 
 
-# What is wrong with an answer, and the reason by which it is counted.
-FAULTS = {
-    "a log-prob of +5": (on_one(lambda c: set_log_prob(c, 5.0)), "log_probs"),
-    "a log-prob of NaN": (on_one(lambda c: set_log_prob(c, float("nan"))), "log_probs"),
-    "a log-prob of null": (on_one(lambda c: set_log_prob(c, None)), "log_probs"),
-    "a log-prob of -inf": (on_one(lambda c: set_log_prob(c, float("-inf"))), "log_probs"),
-    "a log-prob of -9999, vLLM's -inf": (on_one(lambda c: set_log_prob(c, -9999.0)), "log_probs"),
-    "a log-prob as text": (on_one(lambda c: set_log_prob(c, "-0.5")), "log_probs"),
-    "a log-prob of 400 digits": (on_one(lambda c: set_log_prob(c, -(10**400))), "log_probs"),
-    "a log-prob too few": (on_one(lambda c: c["token_ids"].append(world.EOS)), "log_probs"),
-    "an id of 1.7": (on_one(lambda c: set_token(c, 1.7)), "tokens"),
-    "an id of true": (on_one(lambda c: set_token(c, True)), "tokens"),
-    "an id of null": (on_one(lambda c: set_token(c, None)), "tokens"),
-    "an id of 2^40": (on_one(lambda c: set_token(c, 2**40)), "tokens"),
-    "an id beyond the vocabulary": (on_one(lambda c: set_token(c, world.VOCAB)), "tokens"),
-    "a negative id": (on_one(lambda c: set_token(c, -1)), "tokens"),
-    "no token": (on_one(lambda c: drop(c, len(c["token_ids"]))), "tokens"),
-    "more tokens than the limit": (on_one(lengthen), "length"),
-    "cut off below the limit": (
-        on_one(lambda c: (drop(c), c.update(finish_reason="length"))),
-        "length",
-    ),
-    "no finish_reason": (on_one(lambda c: c.pop("finish_reason")), "finish"),
-    "finish_reason null": (on_one(lambda c: c.update(finish_reason=None)), "finish"),
-    "an end of another kind": (on_one(lambda c: c.update(finish_reason="repetition")), "finish"),
+LOG_PROBS = (5.0, float("nan"), None, float("-inf"), -9999.0, "-0.5", -(10**400))
+"""One above 0, and vLLM's minus infinity, among those that are no log-probs."""
+IDS = (1.7, True, None, 2**40, world.VOCAB, -1)
+# What is wrong with the second choice of an answer, and the reason by which it is counted.
+OF_ONE = {
+    **{f"a log-prob of {x!r:.9}": (partial(set_log_prob, value=x), "log_probs") for x in LOG_PROBS},
+    **{f"an id of {x}": (partial(set_token, value=x), "tokens") for x in IDS},
+    "a log-prob too few": (lambda c: c["token_ids"].append(world.EOS), "log_probs"),
+    "no token": (lambda c: drop(c, len(c["token_ids"])), "tokens"),
+    "more tokens than the limit": (lengthen, "length"),
+    "cut off below the limit": (lambda c: (drop(c), c.update(finish_reason="length")), "length"),
+    "no finish_reason": (lambda c: c.pop("finish_reason"), "finish"),
+    "finish_reason null": (lambda c: c.update(finish_reason=None), "finish"),
+    "an end of another kind": (lambda c: c.update(finish_reason="repetition"), "finish"),
     "a stop without the end token": (
-        on_one(lambda c: (c.update(finish_reason="stop"), c["token_ids"].__setitem__(-1, 0))),
+        lambda c: (c.update(finish_reason="stop"), c["token_ids"].__setitem__(-1, 0)),
         "finish",
     ),
-    "an abort": (on_one(lambda c: c.update(finish_reason="abort")), "aborted"),
+    "an abort": (lambda c: c.update(finish_reason="abort"), "aborted"),
     "an abort before the first token": (
-        on_one(lambda c: c.update(finish_reason="abort", token_ids=None, logprobs=None)),
+        lambda c: c.update(finish_reason="abort", token_ids=None, logprobs=None),
         "aborted",
     ),
+    "no token_ids": (lambda c: c.pop("token_ids"), "malformed"),
+    "no logprobs": (lambda c: c.pop("logprobs"), "malformed"),
+    "logprobs null": (lambda c: c.update(logprobs=None), "malformed"),
+}
+OF_ONE_NATIVE = {
+    "a version that nobody published": (
+        lambda c: c["weight_versions"][0].update(version="7"),
+        "version",
+    ),
+    "a version of a token too few": (lambda c: c["weight_versions"][0].update(start=1), "version"),
+    "a version without a number": (
+        lambda c: c["weight_versions"][0].update(version=1),
+        "malformed",
+    ),
+    "a token without a log-prob": (
+        lambda c: c["logprobs"]["content"][0].pop("logprob"),
+        "malformed",
+    ),
+    "log-probs without their tokens": (lambda c: c["logprobs"].update(content=[0.0]), "malformed"),
+    "spans of text": (lambda c: c.update(weight_versions="v1"), "malformed"),
+}
+REPLIES = (
+    {"object": "text_completion"},
+    {"choices": None},
+    {"choices": ["", ""]},
+    {"error": {"message": "overloaded"}},
+    [{"choices": []}],
+)
+# What is wrong with a whole answer.
+FAULTS = {
+    **{name: (on_one(change), reason) for name, (change, reason) in OF_ONE.items()},
+    **{f"{reply}": (lambda _, reply=reply: reply, "malformed") for reply in REPLIES},
+    **{f"{status}": (fails(status), f"status_{status}") for status in (404, 401)},
+    **{f"{status}": (fails(status), None) for status in (429, 503)},
     "the answer to another request": (to_another, "order"),
     "the answer to another prompt": (for_another_prompt, "order"),
     "a choice missing": (on_all(lambda choices: choices[:-1]), "count"),
@@ -130,43 +155,9 @@ FAULTS = {
         "count",
     ),
     "a choice twice": (on_all(lambda choices: [choices[0], *choices[:-1]]), "repeated"),
-    "no token_ids": (on_one(lambda c: c.pop("token_ids")), "malformed"),
-    "no logprobs": (on_one(lambda c: c.pop("logprobs")), "malformed"),
-    "logprobs null": (on_one(lambda c: c.update(logprobs=None)), "malformed"),
-    "no choices": (lambda reply: {"object": "text_completion"}, "malformed"),
-    "choices null": (lambda reply: {"choices": None}, "malformed"),
-    "choices of text": (lambda reply: {"choices": ["", ""]}, "malformed"),
-    "an error under 200": (lambda reply: {"error": {"message": "overloaded"}}, "malformed"),
-    "a list": (lambda reply: [reply], "malformed"),
-    "404": (fails(404), "status_404"),
-    "401": (fails(401), "status_401"),
-    "429": (fails(429), None),
-    "503": (fails(503), None),
+    "one completion under several indices": (on_all(one_unlikely), "repeated"),
     "half a body": (lambda reply: json.dumps(reply)[: len(json.dumps(reply)) // 2], None),
     "brackets without end": (lambda reply: "[" * 100_000, None),
-}
-ONLY_NATIVE = {
-    "a version that nobody published": (
-        on_one(lambda c: c["weight_versions"][0].update(version="7")),
-        "version",
-    ),
-    "a version of a token too few": (
-        on_one(lambda c: c["weight_versions"][0].update(start=1)),
-        "version",
-    ),
-    "a version without a number": (
-        on_one(lambda c: c["weight_versions"][0].update(version=1)),
-        "malformed",
-    ),
-    "a token without a log-prob": (
-        on_one(lambda c: c["logprobs"]["content"][0].pop("logprob")),
-        "malformed",
-    ),
-    "log-probs without their tokens": (
-        on_one(lambda c: c["logprobs"].update(content=[0.0])),
-        "malformed",
-    ),
-    "spans of text": (on_one(lambda c: c.update(weight_versions="v1")), "malformed"),
 }
 
 
@@ -230,15 +221,20 @@ def check_survived(bridge, fault, reason):
     if reason is None:
         assert counted["failed_requests"] == 1
         return
-    completions = counted["rollout/refused"]
-    assert completions in (SAMPLING.group_size, SAMPLING.group_size * len(world.PROMPTS))
-    assert counted[f"rollout/refused/{reason}"] == completions
-    assert counted[f"rollout/refused/{reason}/{server.place}"] == completions
+    for kind in ("", f"/{reason}", f"/{reason}/{server.place}"):
+        assert counted[f"rollout/refused{kind}"] == SAMPLING.group_size
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_answer_that_is_not_what_was_ordered_is_counted_and_asked_for_again(bridge, name):
     check_survived(bridge, *FAULTS[name])
+
+
+@pytest.mark.parametrize("name", OF_ONE_NATIVE)
+def test_versions_that_cannot_be_are_refused(bridge, name):
+    change, reason = OF_ONE_NATIVE[name]
+    if bridge[1].capabilities[0].native:
+        check_survived(bridge, on_one(change), reason)
 
 
 def test_what_could_be_drawn_is_recorded_whole(bridge):
@@ -257,31 +253,6 @@ def test_what_could_be_drawn_is_recorded_whole(bridge):
             left = np.exp(c.top_log_probs[0, : len(share)])
             np.testing.assert_allclose(left, share / share.sum(), rtol=1e-3)
             assert np.all(np.any(c.top_ids == c.token_ids[:, None], axis=1))
-
-
-@pytest.mark.parametrize("name", ONLY_NATIVE)
-def test_versions_that_cannot_be_are_refused(bridge, name):
-    _, engine, _ = bridge
-    if engine.capabilities[0].native:
-        check_survived(bridge, *ONLY_NATIVE[name])
-
-
-def test_one_completion_under_several_indices_is_told_from_chance(bridge):
-    """Of a completion too unlikely to come twice; the equal answers of a sure policy are right."""
-    server, engine, params = bridge
-    before = engine.counts["rollout/refused/repeated"]
-    server.spoil(on_all(one_unlikely))
-    check_whole(engine, params)
-    refused = engine.counts["rollout/refused"]
-    assert engine.counts["rollout/refused/repeated"] > before
-    # With scores 1,000 times as large every draw of a prompt is the same.
-    sure = {**params, "norm": {"weight": params["norm"]["weight"] * np.float32(1000)}}
-    engine.publish(sure, 2)
-    groups = engine.generate(world.PROMPTS, SAMPLING, 1)
-    assert engine.counts["rollout/refused"] == refused
-    engine.publish(params, 3)
-    same = [len({c.token_ids.tobytes() for c in g.completions}) == 1 for g in groups]
-    assert any(same)
 
 
 def test_a_server_that_lies_every_time_leaves_its_work_to_the_other(farm):

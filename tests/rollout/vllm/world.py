@@ -1,7 +1,7 @@
 """A tiny policy that any server can serve, and what the trainer itself thinks of samples of it."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,8 +11,9 @@ import numpy as np
 from ogrpo.data.tokenizer import word_level
 from ogrpo.policy import DecoderConfig, Params, save_pretrained
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.policy.log_probs import flat_log_probs, flat_logits
+from ogrpo.policy.log_probs import flat_logits
 from ogrpo.protocol import Group, IntArray
+from tests.policy.tiny import make_config
 
 TOKENIZER = word_level([f"w{n}" for n in range(13)])
 EOS = TOKENIZER.eos_id
@@ -23,19 +24,9 @@ PROMPTS = [np.array(ids, np.int32) for ids in ([1, 2, 3], [4, 5], [6], [7, 8, 9,
 
 def decoder(*, tied: bool = True) -> DecoderConfig:
     """Head size 32 is the least that vLLM serves."""
-    return DecoderConfig(
-        architecture="Qwen2ForCausalLM",
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=96,
-        num_layers=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=32,
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-6,
-        tie_embeddings=tied,
-        max_positions=POSITIONS,
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "num_kv_heads": 1}
+    return make_config(
+        vocab_size=VOCAB, **sizes, head_dim=32, tie_embeddings=tied, max_positions=POSITIONS
     )
 
 
@@ -66,32 +57,32 @@ def save_both(make_folder: Callable[[str], Path]) -> dict[bool, Path]:
     }
 
 
-@cache
-def _scorer(config: DecoderConfig):
-    return jax.jit(partial(_flat, config=config))
+@partial(jax.jit, static_argnames="config")
+def _law(params, ids, mask, temperature, *, config):
+    """log softmax(z / T) of the token after each place of each row."""
+    return jax.nn.log_softmax(flat_logits(params, config, ids, mask) / temperature)
 
 
-def _flat(params, ids, mask, temperature, *, config):
-    return flat_log_probs(params, config, ids, mask, temperature)
+def _laws(
+    config: DecoderConfig, params: Params, rows: Sequence[np.ndarray], temperature: float
+) -> np.ndarray:
+    ids = np.zeros((-(-len(rows) // 16) * 16, 64), np.int32)
+    lengths = np.ones((len(ids), 1), np.int32)
+    for n, row in enumerate(rows):
+        ids[n, : len(row)], lengths[n] = row, len(row)
+    mask = np.arange(ids.shape[1])[None] < lengths
+    return np.asarray(_law(params, ids, mask, np.float32(temperature), config=config))
 
 
 def log_probs(
     config: DecoderConfig, params: Params, groups: Sequence[Group], temperature: float
 ) -> list[np.ndarray]:
     """The trainer's log-probs of every completion, one after the other."""
-    rows = [(g.prompt_ids, c.token_ids) for g in groups for c in g.completions]
-    ids = np.zeros((-(-len(rows) // 16) * 16, 64), np.int32)
-    mask = np.zeros(ids.shape, bool)
-    for n, (prompt, drawn) in enumerate(rows):
-        ids[n, : len(prompt) + len(drawn)] = np.concatenate([prompt, drawn])
-        mask[n, : len(prompt) + len(drawn)] = True
-    mask[len(rows) :, 0] = True
-    scores = np.asarray(
-        _scorer(config)(params, jnp.asarray(ids), jnp.asarray(mask), jnp.float32(temperature))
-    )
+    pairs = [(len(g.prompt_ids), g.prompt_ids, c.token_ids) for g in groups for c in g.completions]
+    laws = _laws(config, params, [np.concatenate(ids) for _, *ids in pairs], temperature)
     return [
-        scores[n, len(prompt) - 1 : len(prompt) - 1 + len(drawn)]
-        for n, (prompt, drawn) in enumerate(rows)
+        law[start - 1 : start - 1 + len(drawn)][np.arange(len(drawn)), drawn]
+        for law, (start, _, drawn) in zip(laws, pairs, strict=False)
     ]
 
 
@@ -105,13 +96,4 @@ def worst_gap(
 
 
 def next_token_probs(config: DecoderConfig, params: Params, prompt: IntArray) -> np.ndarray:
-    return np.asarray(_next_probs(config)(params, jnp.asarray(prompt)[None]))
-
-
-@cache
-def _next_probs(config: DecoderConfig):
-    def probs(params, ids):
-        scores = flat_logits(params, config, ids, jnp.ones(ids.shape, bool))
-        return jax.nn.softmax(scores[0, -1])
-
-    return jax.jit(probs)
+    return np.exp(_laws(config, params, [prompt], 1.0)[0, len(prompt) - 1])
