@@ -10,35 +10,18 @@ import time
 import numpy as np
 import pytest
 
-from ogrpo.protocol import Completion, Group, check_request
 from ogrpo.rollout import http_server
 from ogrpo.rollout.endpoint import Endpoint, ServedModel, Service
+from tests.rollout.collection.scripted import Scripted
+from tests.rollout.vllm.proxy import running
 
 VOCAB = 8
-
-
-class Steady:
-    """An engine that always says 1, 2."""
-
-    version = -1
-
-    def publish(self, params, version):
-        self.version = version
-
-    def generate(self, prompts, sampling, seed):
-        check_request(prompts, sampling, vocab_size=VOCAB)
-        ids, log_probs = np.array([1, 2], np.int32), np.zeros(2, np.float32)
-        drawn = Completion(ids, log_probs, self.version, 1.0, "stop")
-        return [Group(prompt, (drawn,) * sampling.group_size) for prompt in prompts]
-
-    def metrics(self):
-        return {}
 
 
 @pytest.fixture
 def service():
     model = ServedModel(
-        engine=Steady(),
+        engine=Scripted(),
         params_fn=lambda tensors: tensors,
         score_fn=lambda params, sequences: [np.zeros(len(ids) - 1) for ids in sequences],
         decode_fn=lambda ids: " ".join(map(str, ids)),
@@ -51,21 +34,10 @@ def service():
     return Service(model, None)
 
 
-@contextlib.contextmanager
-def running(endpoint):
-    thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield endpoint.server_address
-    finally:
-        endpoint.close()
-        thread.join()
-
-
 @pytest.fixture
 def address(service):
-    with running(Endpoint(service)) as listening:
-        yield listening
+    with running(Endpoint(service)) as server:
+        yield server.server_address
 
 
 def say(address, raw, *, end=False):
@@ -91,10 +63,6 @@ def answer(raw):
 
 
 GOOD = {"model": "policy", "prompt": [1, 2], "max_tokens": 3, "n": 2}
-
-
-def call(path, body):
-    return request(body, path=path)
 
 
 ODD = [
@@ -143,17 +111,23 @@ ODD = [
         ]
     ),
     # calls
-    (call("/detokenize", {"model": "policy", "tokens": {"a": 1}}), 400, ""),
-    (
-        call("/inference/v1/generate", {**GOOD, "token_ids": [1], "sampling_params": 7}),
-        400,
-        "sampling_params is 7: give an object",
+    *(
+        (request(body, path=f"/{path}"), status, message)
+        for path, body, status, message in [
+            (
+                "inference/v1/generate",
+                {**GOOD, "token_ids": [1], "sampling_params": 7},
+                400,
+                "sampling_params is 7: give an object",
+            ),
+            ("collective_rpc", {"method": ["ogrpo_describe"]}, 500, ""),
+            ("collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}, 400, ""),
+            ("collective_rpc", {"method": "ogrpo_describe", "kwargs": []}, 400, ""),
+            ("update_weights", {"update_info": {"version": 1}}, 500, ""),
+            ("finish_weight_update", {}, 500, ""),
+            ("detokenize", {"model": "policy", "tokens": {"a": 1}}, 400, ""),
+        ]
     ),
-    (call("/collective_rpc", {"method": ["ogrpo_describe"]}), 500, ""),
-    (call("/collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}), 400, ""),
-    (call("/collective_rpc", {"method": "ogrpo_describe", "kwargs": []}), 400, ""),
-    (call("/update_weights", {"update_info": {"version": 1}}), 500, ""),
-    (call("/finish_weight_update", {}), 500, ""),
 ]
 
 
@@ -165,61 +139,59 @@ def test_an_odd_request_is_answered(address, raw, status, message):
     assert message in body["error"]["message"]
 
 
-def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(service, caplog):
+def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(
+    service, address, caplog
+):
     def broken(*_):
         raise RuntimeError("\x1b[31mbroken")
 
     service.model.engine.generate = broken
-    with running(Endpoint(service)) as address, caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING):
         status, _ = answer(say(address, request(GOOD)))
     assert status == 500
     assert caplog.messages == ["/v1/completions: RuntimeError: \\x1b[31mbroken"]
 
 
-def drip(address, raw, pause=0.02):
-    """Sends a byte at a time until the server has had enough; how many it took, and its answer."""
-    with socket.create_connection(address, timeout=30) as client:
-        client.settimeout(pause)
-        for sent, byte in enumerate(raw):
+def drip(address, head, body):
+    """Sends a body a byte at a time; what the server says when it has had enough, and after how many."""
+    with socket.create_connection(address, timeout=0.02) as client:
+        client.sendall(head)
+        for sent, byte in enumerate(body):
             try:
                 client.sendall(bytes([byte]))
-                return sent, client.recv(65536)
+                said = client.recv(1)
             except TimeoutError:
                 continue
             except ConnectionError:
-                return sent, b""
-    return len(raw), b""
+                return b"", sent
+            client.settimeout(30)
+            return said + b"".join(iter(lambda: client.recv(65536), b"")), sent
+    return b"", len(body)
 
 
-@pytest.mark.parametrize("part", ["head", "body"])
-def test_a_client_that_sends_a_byte_now_and_then_is_given_up(service, monkeypatch, part):
-    monkeypatch.setattr(http_server, "HEAD_SECONDS" if part == "head" else "BODY_SECONDS", 0.3)
-    raw = b"POST / HTTP/1.1\r\nX: " + b"x" * 5000
-    with running(Endpoint(service)) as address:
-        if part == "head":
-            sent, said = drip(address, raw)
-            assert said == b""
-        else:
-            with socket.create_connection(address, timeout=30) as client:
-                client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n")
-                sent, said = 0, b""
-                client.settimeout(0.02)
-                while sent < 5000 and not said:
-                    client.sendall(b"x")
-                    sent += 1
-                    with contextlib.suppress(TimeoutError):
-                        said = client.recv(1)
-                client.settimeout(30)
-                said += b"".join(iter(lambda: client.recv(65536), b""))
-            assert answer(said)[0] == 408
+@pytest.mark.parametrize(
+    ("bound", "head", "body", "status"),
+    [
+        ("HEAD_SECONDS", b"", b"POST / HTTP/1.1\r\nX: " + b"x" * 5000, None),
+        ("BODY_SECONDS", b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n", b"x" * 5000, 408),
+    ],
+    ids=["head", "body"],
+)
+def test_a_client_that_sends_a_byte_now_and_then_is_given_up(
+    service, monkeypatch, bound, head, body, status
+):
+    monkeypatch.setattr(http_server, bound, 0.3)
+    with running(Endpoint(service)) as server:
+        said, sent = drip(server.server_address, head, body)
+    assert (answer(said)[0] if said else None) == status
     assert sent < 4000
 
 
 def test_half_open_connections_are_bounded_and_given_up(service, monkeypatch):
     monkeypatch.setattr(http_server, "HEAD_SECONDS", 1.0)
     monkeypatch.setattr(http_server, "CONNECTIONS", 20)
-    monkeypatch.setitem(http_server.HttpServer.__init__.__kwdefaults__, "connections", 20)
-    with running(Endpoint(service)) as address, contextlib.ExitStack() as stack:
+    with running(Endpoint(service)) as server, contextlib.ExitStack() as stack:
+        address = server.server_address
         before = threading.active_count()
         held = [
             stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(300)
@@ -234,10 +206,8 @@ def test_half_open_connections_are_bounded_and_given_up(service, monkeypatch):
         assert answer(said)[0] == 200
 
 
-def test_the_bodies_of_all_connections_are_bounded(service, monkeypatch):
+def test_the_bodies_of_all_connections_are_bounded(address, monkeypatch):
     monkeypatch.setattr(http_server, "HELD_BYTES", 1 << 20)
-    with running(Endpoint(service)) as address:
-        status, _ = answer(say(address, request(b"[" + b" " * (2 << 20) + b"]")))
-        assert status == 503
-        assert answer(say(address, request(b"[" + b" " * (1 << 19) + b"]")))[0] == 400
-        assert answer(say(address, request(GOOD)))[0] == 200
+    for size, status in ((2 << 20, 503), (1 << 19, 400)):
+        assert answer(say(address, request(b"[" + b" " * size + b"]")))[0] == status
+    assert answer(say(address, request(GOOD)))[0] == 200

@@ -44,19 +44,13 @@ class BadRequest(Exception):
 
 
 class HttpServer(ThreadingHTTPServer):
-    """A thread a connection, for as many as `connections`."""
+    """A thread a connection, for as many as `CONNECTIONS`."""
 
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        handler: type[BaseHTTPRequestHandler],
-        *,
-        connections: int = CONNECTIONS,
-    ) -> None:
-        self._free = threading.BoundedSemaphore(connections)
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
         self._lock = threading.Lock()
         self._held = 0
         host, port = bare_host(address[0]), address[1]

@@ -41,10 +41,9 @@ class Scripted:
     """Calls `script(engine, prompts, seed)` in the middle of `generate`: to wait, raise or sleep."""
 
     def __init__(self, script=lambda engine, prompts, seed: None, answer=None):
-        self.version, self.params = -1, None
+        self.version = -1
         self.log = []
         self.calls = Counter()
-        self.published = {}
         self._script, self._answer = script, answer
         self._lock = threading.Lock()
 
@@ -61,13 +60,8 @@ class Scripted:
 
     def publish(self, params, version):
         with self._lock:
-            self.params, self.version = params, version
+            self.version = version
             self.log.append(("publish", params, version))
-        self.event(version).set()
-
-    def event(self, version):
-        """Set when `version` is published."""
-        return self.published.setdefault(version, threading.Event())
 
     def metrics(self):
         return {}
@@ -89,18 +83,10 @@ def equal_rewards(request, places, groups):
     return [Rewarded(g, np.zeros(len(g.completions), np.float32)) for g in groups]
 
 
-def collector(
-    engine,
-    steps=8,
-    *,
-    ask=request_at,
-    reward_fn=equal_rewards,
-    terms=None,
-    **limits,
-):
+def collector(engine, steps=8, *, reward_fn=equal_rewards, terms=None, **limits):
     return Collector(
         engine,
-        ask,
+        request_at,
         SAMPLING,
         reward_fn,
         steps=steps if isinstance(steps, range) else range(steps),

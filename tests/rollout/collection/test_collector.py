@@ -58,41 +58,22 @@ def test_without_a_lead_the_engine_sees_the_calls_of_a_loop_that_calls_it_itself
         request = request_at(step)
         expected.append(direct.generate(request.prompts, SAMPLING, request.seed))
     assert engine.log == direct.log
-    for taken, groups in zip(batches, expected, strict=True):
-        assert [g.completions[0].token_ids.tolist() for g in taken.groups] == [
-            g.completions[0].token_ids.tolist() for g in groups
-        ]
+    assert [taken.groups for taken in batches] == expected
 
 
-def drawn_calls(engine):
-    """The log up to the last `generate`: pushes behind it may be cut off by the end of the run."""
-    last = max(n for n, call in enumerate(engine.log) if call[0] == "generate")
-    return engine.log[: last + 1]
-
-
-def test_with_one_worker_what_the_engine_sees_does_not_depend_on_timing():
+def test_what_is_drawn_depends_neither_on_timing_nor_on_the_number_of_workers():
+    limits = {"lead": 2, "prompts_per_call": 1}
     logs, batches = [], []
-    for seed in range(4):
+    for workers, seed in ((1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)):
         engine = Scripted(sleepy(seed))
-        taken = run(engine, v=2, lead=2, pause=sleepy(seed + 10))
-        logs.append(drawn_calls(engine))
+        taken = run(engine, v=2, workers=workers, pause=sleepy(seed + 10), **limits)
         batches.append([origins(t) for t in taken])
-    assert len(logs[0]) > 8
-    assert all(log == logs[0] for log in logs)
+        if workers == 1:  # the very calls; pushes behind the last draw may be cut off by the end
+            last = max(n for n, call in enumerate(engine.log) if call[0] == "generate")
+            logs.append(engine.log[: last + 1])
+    assert len({seed for batch in batches[0] for _, _, seed in batch}) == 24
     assert all(batch == batches[0] for batch in batches)
-
-
-def test_with_several_workers_the_groups_do_not_depend_on_timing_or_on_their_number():
-    def batches(workers, seed):
-        limits = {"lead": 2, "workers": workers, "prompts_per_call": 1}
-        return [origins(t) for t in run(Scripted(sleepy(seed)), v=2, **limits)]
-
-    alone = batches(1, 0)
-    assert len({seed for batch in alone for _, _, seed in batch}) == 24
-    assert all(batches(workers, seed) == alone for workers in (2, 3) for seed in (1, 2))
-
-
-# --- whole batches ---------------------------------------------------------------------------
+    assert all(log == logs[0] for log in logs)
 
 
 # --- failures --------------------------------------------------------------------------------
@@ -185,19 +166,19 @@ def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_anot
 
 
 def blocked():
-    """An engine whose `generate` lasts until a test lets it go, and what tells of both."""
+    """A call that lasts until a test lets it go, and what tells of both."""
     begun, released = threading.Event(), threading.Event()
 
-    def script(engine, prompts, seed):
+    def last(*_):
         begun.set()
         wait(released)
 
-    return Scripted(script), begun, released
+    return last, begun, released
 
 
 def test_closing_while_the_trainer_waits_wakes_it():
-    engine, begun, released = blocked()
-    source, raised = collector(engine, grace=0.0), []
+    last, begun, released = blocked()
+    source, raised = collector(Scripted(last), grace=0.0), []
 
     def trainer():
         with pytest.raises(RuntimeError, match="closed") as caught:
@@ -217,28 +198,14 @@ def test_closing_while_the_trainer_waits_wakes_it():
             use()
 
 
-def test_a_call_that_never_ends_does_not_keep_the_run_from_ending(caplog):
-    engine, begun, released = blocked()
-    with caplog.at_level(logging.WARNING), collector(engine, grace=0.0) as source:
-        source.publish("weights", 0)
-        source.request(0)
-        wait(begun)
-    assert "1 calls of engine or rewards did not end in 0 s" in caplog.text
-    released.set()
-
-
-def test_a_reward_that_never_ends_does_not_keep_the_run_from_ending(caplog):
-    begun, released = threading.Event(), threading.Event()
-
-    def reward_fn(*args):
-        begun.set()
-        wait(released)
-        return equal_rewards(*args)
-
-    with (
-        caplog.at_level(logging.WARNING),
-        collector(Scripted(), grace=0.0, reward_fn=reward_fn) as source,
-    ):
+@pytest.mark.parametrize("what", ["call", "reward"])
+def test_what_never_ends_does_not_keep_the_run_from_ending(caplog, what):
+    last, begun, released = blocked()
+    engine, reward_fn = Scripted(last), equal_rewards
+    if what == "reward":
+        engine, reward_fn = Scripted(), lambda *batch: last() or equal_rewards(*batch)
+    running = collector(engine, grace=0.0, reward_fn=reward_fn)
+    with caplog.at_level(logging.WARNING), running as source:
         source.publish("weights", 0)
         source.request(0)
         wait(begun)
@@ -256,26 +223,6 @@ def test_nothing_is_taken_out_of_turn_or_before_there_are_weights():
         source.publish("weights", 0)
         with pytest.raises(ValueError, match=r"take\(1\), but the next step is 0"):
             source.take(1)
-
-
-# --- statistics and resuming -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("lead", "v"), [(0, 2), (1, 1), (1, 3), (2, 1), (3, 2)])
-def test_a_resumed_run_asks_again_for_what_was_on_its_way_under_the_versions_it_had(lead, v):
-    whole = [origins(t) for t in run(Scripted(), v=v, lead=lead)]
-    for stop in range(1, 8):
-        with collector(Scripted(), range(stop, 8), lead=lead) as source:
-            # The server's weights at the steps whose requests were still on their way.
-            for step in range(max(0, stop - lead), stop):
-                version = step - step % v
-                if source.version != version:
-                    source.publish(f"weights {version}", version)
-                source.request(step + lead)
-            if source.version is None and stop % v:
-                source.publish(f"weights {stop - stop % v}", stop - stop % v)
-            resumed = [origins(turn(source, step, v)) for step in range(stop, 8)]
-        assert resumed == whole[stop:]
 
 
 # --- rewards ---------------------------------------------------------------------------------

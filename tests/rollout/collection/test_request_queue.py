@@ -57,8 +57,12 @@ class World:
 
     def train(self):
         if self.requested:
-            self.handed.append(self.queue.hand_out(self.step))
-            self.check_batch(self.handed[-1])
+            taken = self.queue.hand_out(self.step)
+            assert [int(g.prompt_ids[0]) for g in taken.groups] == list(taken.request.problems)
+            drawn_by = [c.policy_version for g in taken.groups for c in g.completions]
+            assert len(drawn_by) == 2 * self.size
+            assert max(drawn_by) <= self.step
+            self.handed.append(taken)
             self.step, self.requested = self.step + 1, False
             return
         if self.step % self.v == 0:
@@ -110,12 +114,6 @@ class World:
             assert len(self.running) == 1
         outstanding = self.queue._requested - self.step
         assert outstanding <= self.limits.lead + 1
-
-    def check_batch(self, taken):
-        assert [int(g.prompt_ids[0]) for g in taken.groups] == list(taken.request.problems)
-        versions = [c.policy_version for g in taken.groups for c in g.completions]
-        assert len(versions) == 2 * self.size
-        assert max(versions) <= taken.request.step
 
 
 def planned_versions(limits, steps, v):
