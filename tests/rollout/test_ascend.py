@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from ogrpo.rollout.extension import ogrpo_serve
+from tests.rollout.test_serve import built
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = "https://files.pythonhosted.org/packages/"
@@ -69,8 +70,7 @@ def release(request):
 
 
 def command(version, *more):
-    before, after = ogrpo_serve.split(["M", "--device", "ascend", *more])
-    return ogrpo_serve.build(ogrpo_serve.parser().parse_args(before), version, after)
+    return built("M", "--device", "ascend", *more, version=version)
 
 
 def additional(made):
@@ -163,19 +163,3 @@ def test_an_operators_own_additional_config_is_kept_beside_ours():
         assert additional(made) == {"a": 1, "weight_nz_mode": 0}
         assert made.arguments[-2:] == ["--block-size", "32"]
         assert sum(text.startswith("--additional-config") for text in made.arguments) == 1
-
-
-@pytest.mark.parametrize(
-    ("version", "more", "code", "message"),
-    [
-        ("0.30.0", ["--", "--additional-config", '{"weight_nz_mode": 2}'], 2, "mode 0 alone"),
-        ("0.30.0", ["--", "--additional-config", "["], 2, "give a JSON object"),
-        ("0.31.0", [], 0, "vLLM-Ascend was read up to 0.30"),
-    ],
-)
-def test_what_takes_no_weights_is_refused_and_a_newer_version_named(
-    python_with, capsys, version, more, code, message
-):
-    words = ["M", "--device", "ascend", "--python", python_with(version), "--dry-run", *more]
-    assert ogrpo_serve.main(words) == code
-    assert message in capsys.readouterr().err

@@ -58,11 +58,34 @@ def test_options_reach_vllm():
     assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "9000"
 
 
-@pytest.mark.parametrize(("version", "taken"), [("0.22.1", False), ("0.23.0.post1", True)])
-def test_a_vllm_that_takes_no_pushes_is_refused(version, taken, python_with, capsys):
-    code = ogrpo_serve.main(["M", "--dry-run", "--python", python_with(version)])
-    assert code == (0 if taken else 2)
-    assert ("takes no pushes: install 0.23 or later" in capsys.readouterr().err) != taken
+ASCEND = ("--device", "ascend")
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "code", "message"),
+    [
+        ("0.22.1", (), 2, "takes no pushes: install 0.23 or later"),
+        ("0.23.0.post1", (), 0, ""),
+        (
+            "0.30.0",
+            (*ASCEND, "--", "--additional-config", '{"weight_nz_mode": 2}'),
+            2,
+            "mode 0 alone",
+        ),
+        ("0.30.0", (*ASCEND, "--", "--additional-config", "["), 2, "give a JSON object"),
+        ("0.31.0", ASCEND, 0, "vLLM-Ascend was read up to 0.30"),
+    ],
+)
+def test_what_takes_no_weights_is_refused_and_a_newer_version_named(
+    tmp_path, capsys, version, words, code, message
+):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    python.chmod(0o755)
+    assert ogrpo_serve.main(["M", "--dry-run", "--python", str(python), *words]) == code
+    said = capsys.readouterr().err
+    assert message in said
+    assert bool(said) == bool(message)
 
 
 CHILDREN = """
@@ -75,15 +98,21 @@ raise SystemExit(int(sys.argv[1]))
 RUN = """
 import sys
 from ogrpo.rollout.extension import ogrpo_serve
-command = ogrpo_serve.Command([sys.executable, "-c", sys.argv[1], *sys.argv[3:]])
-raise SystemExit(ogrpo_serve.supervise(command, int(sys.argv[2])))
+ogrpo_serve.LOOK_SECONDS = ogrpo_serve.CLOSED_SECONDS = 0.1
+program, restarts, port, *words = sys.argv[1:]
+address = ("127.0.0.1", int(port))
+command = ogrpo_serve.Command([sys.executable, "-c", program, *words], {}, address)
+raise SystemExit(ogrpo_serve.supervise(command, int(restarts)))
 """
 
 
+def supervising(program, restarts, *words, port):
+    command = [sys.executable, "-c", RUN, program, str(restarts), str(port), *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
 def test_a_signal_ends_the_server_with_all_its_processes():
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN, CHILDREN, "0"], stdout=subprocess.PIPE, text=True
-    ) as supervisor:
+    with supervising(CHILDREN, 0, port=free_port()) as supervisor:
         child = int(supervisor.stdout.readline())
         assert alive(child)
         supervisor.send_signal(signal.SIGTERM)
@@ -94,15 +123,9 @@ def test_a_signal_ends_the_server_with_all_its_processes():
 @pytest.mark.parametrize(("code", "result"), [(3, 3), (0, 1)])
 def test_a_server_that_dies_is_started_again_and_leaves_no_child(code, result):
     """vLLM's own code is 0 when its engine died."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, CHILDREN, "1", str(code)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == result
-    first, said, second = done.stdout.splitlines()
+    with supervising(CHILDREN, 1, code, port=free_port()) as supervisor:
+        first, said, second = supervisor.communicate(timeout=60)[0].splitlines()
+    assert supervisor.returncode == result
     assert said == f"the server ended with {code}; starting it again (0 left)"
     assert first != second
     assert gone(int(first))
@@ -119,30 +142,15 @@ with socket.create_server(("127.0.0.1", port)) as server:
     server.accept()
 time.sleep(600)
 """
-WATCH = """
-import sys
-from ogrpo.rollout.extension import ogrpo_serve
-ogrpo_serve.LOOK_SECONDS = ogrpo_serve.CLOSED_SECONDS = 0.1
-program, port, mark = sys.argv[1:]
-address = ("127.0.0.1", int(port))
-command = ogrpo_serve.Command([sys.executable, "-c", program, port, mark], {}, address)
-raise SystemExit(ogrpo_serve.supervise(command, 1))
-"""
 
 
 def test_a_server_that_has_closed_its_port_and_does_not_end_is_ended(tmp_path):
     """As vLLM 0.32 when its engine is killed in the middle of a weight update."""
-    words = [
-        sys.executable,
-        "-c",
-        WATCH,
-        CLOSES_AND_STAYS,
-        str(free_port()),
-        str(tmp_path / "mark"),
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert "has closed its port and does not end" in done.stdout
+    port = free_port()
+    with supervising(CLOSES_AND_STAYS, 1, port, tmp_path / "mark", port=port) as supervisor:
+        said, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 3, said
+    assert "has closed its port and does not end" in said
     assert built("M", "--port", "81").address == ("127.0.0.1", 81)
 
 

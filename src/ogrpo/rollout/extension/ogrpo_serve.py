@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,11 @@ LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, and its environment."""
+    """A command line, its environment, and where the server listens."""
 
     arguments: list[str]
-    environment: dict[str, str] = field(default_factory=dict)
-    address: tuple[str, int] | None = None
-    """Where the server listens; None where nobody knows."""
+    environment: dict[str, str]
+    address: tuple[str, int]
 
     def __str__(self) -> str:
         """Returns it as one would type it."""
@@ -213,7 +212,7 @@ def supervise(command: Command, restarts: int) -> int:
     return 0
 
 
-def _wait(server: subprocess.Popen[bytes], address: tuple[str, int] | None) -> int:
+def _wait(server: subprocess.Popen[bytes], address: tuple[str, int]) -> int:
     """Returns the server's exit code.
 
     An API server whose engine was killed in the middle of a weight update closes its port and then
@@ -222,11 +221,9 @@ def _wait(server: subprocess.Popen[bytes], address: tuple[str, int] | None) -> i
     listened, closed_since = False, 0.0
     while True:
         try:
-            return server.wait(LOOK_SECONDS if address else None)
+            return server.wait(LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            pass
-        assert address is not None
-        listens = True  # however busy
+            listens = True  # however busy
         with suppress(OSError):
             try:
                 socket.create_connection(address, timeout=LOOK_SECONDS).close()
