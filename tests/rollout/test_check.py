@@ -77,50 +77,37 @@ def test_equal_completions_are_refused_where_chance_does_not_explain_them():
 # --- an engine without a server ------------------------------------------------------------------
 
 
-def sampler(spoil, times):
-    """A sampling function whose first `times` batches are spoilt."""
-    left = [times]
+def spoiling(name, value):
+    """A sampling function that sets the last completion of the second prompt of its first batch."""
+    first = [True]
 
     def sample(params, ids, mask, seed, *, temperature, greedy, group_size, max_tokens):
         shape = (len(ids), group_size, 3)
-        tokens = np.broadcast_to(ids[:, :1, None], shape).astype(np.int32)
-        out = SimpleNamespace(
-            token_ids=tokens,
-            log_probs=np.zeros(shape, np.float32),
-            mask=np.ones(shape, bool),
-            finished=np.ones(shape[:2], bool),
-        )
-        if left[0]:
-            left[0] -= 1
-            spoil(out)
-        return out
+        arrays = {
+            "token_ids": np.broadcast_to(ids[:, :1, None], shape).astype(np.int32),
+            "log_probs": np.zeros(shape, np.float32),
+            "mask": np.ones(shape, bool),
+            "finished": np.ones(shape[:2], bool),
+        }
+        if first:
+            first.clear()
+            arrays[name][1, -1] = value
+        return SimpleNamespace(**arrays)
 
     return sample
 
 
-def put(name, value):
-    """Spoils the last completion of the second prompt."""
-
-    def spoil(out):
-        array = getattr(out, name).copy()
-        array[1, -1] = value
-        setattr(out, name, array)
-
-    return spoil
-
-
-SPOILT = {
-    "NaN": (put("log_probs", np.nan), "log_probs"),
-    "an id beyond the vocabulary": (put("token_ids", 100), "tokens"),
-    "cut off early": (put("finished", False), "length"),
-}
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name):
-    spoil, reason = SPOILT[name]
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("log_probs", np.nan, "log_probs"),
+        ("token_ids", 100, "tokens"),
+        ("finished", False, "length"),
+    ],
+)
+def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name, value, reason):
     terms = Terms(Sampling(1.0, 4, 2), vocab_size=100)
-    engine = EmbeddedEngine(sampler(spoil, 1), batch_size=3, prompt_length=1)
+    engine = EmbeddedEngine(spoiling(name, value), batch_size=3, prompt_length=1)
     with collector(engine, 2, terms=terms) as source:
         for step in range(2):
             assert [problem for problem, *_ in origins(turn(source, step))] == [
@@ -131,20 +118,10 @@ def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name):
     assert metrics["rollout/refused"] == metrics[f"rollout/refused/{reason}"] == 2
 
 
-def placed(seed, log_prob=-3.0, tokens=20):
+def placed(seed, log_prob=-3.0):
     """A group whose completions are unlikely, or not."""
-    rng = np.random.default_rng(seed)
-    drawn = [
-        Completion(
-            rng.integers(0, 100, tokens).astype(np.int32),
-            np.full(tokens, log_prob, np.float32),
-            0,
-            1.0,
-            "length",
-        )
-        for _ in range(2)
-    ]
-    return Group(np.array([seed], np.int32), tuple(drawn))
+    rng, log_probs = np.random.default_rng(seed), np.full(20, log_prob, np.float32)
+    return group(*(completion(*rng.integers(0, 100, 20), log_probs=log_probs) for _ in range(2)))
 
 
 def test_a_completion_enters_a_batch_under_one_order():
