@@ -12,11 +12,14 @@ from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.core import advantages, aggregate
 from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm, Knob
 from ogrpo.core.objectives import off_policy_grpo
-from ogrpo.learner.state import TrainState, hypers, init_state
+from ogrpo.core.trust_region import dual_penalty
+from ogrpo.learner.state import TrainState, adam, hypers, init_state
 from ogrpo.learner.update import Recipe, make_update
 
 V = 5
 GRADIENT = optax.identity()
+ADAM = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
+REGION = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
 KNOBS = {"eps_low": 0.2, "eps_high": 0.3, "beta": 0.1}
 TOTALS = {
     "token": aggregate.token_total,
@@ -43,24 +46,43 @@ def make_params() -> dict:
     return {"table": jnp.asarray(np.random.default_rng(0).normal(size=(V, V)), jnp.float32)}
 
 
-def make_batch(n: int = 4, g: int = 3, t: int = 6, seed: int = 1) -> Batch:
+def make_groups(
+    seed: int = 1,
+    n: int = 4,
+    g: int = 3,
+    p: int = 2,
+    t: int = 6,
+    *,
+    vocab: int = V,
+    shortest: int = 1,
+    loss: float = 1.0,
+) -> Batch:
+    """Ragged groups on the host, one without variance and one with; that share of tokens has loss."""
     rng = np.random.default_rng(seed)
     rewards = rng.integers(0, 2, (n, g)).astype(np.float32)
-    rewards[0], rewards[1:2, :2] = 1.0, (0.0, 1.0)  # one group without variance, one with
-    lengths = rng.integers(1, t + 1, (n, g))
-    mask = jnp.asarray(np.arange(t) < lengths[..., None])
+    rewards[0], rewards[1:2, :2] = 1.0, (0.0, 1.0)
+    mask = np.arange(t) < rng.integers(shortest, t + 1, (n, g))[..., None]
     return Batch(
-        prompt_ids=jnp.asarray(rng.integers(0, V, (n, 2)), jnp.int32),
-        prompt_mask=jnp.ones((n, 2), bool),
-        completion_ids=jnp.asarray(rng.integers(0, V, (n, g, t)), jnp.int32),
+        prompt_ids=rng.integers(0, vocab, (n, p)).astype(np.int32),
+        completion_ids=rng.integers(0, vocab, (n, g, t)).astype(np.int32),
         completion_mask=mask,
-        loss_mask=mask,
-        behavior_log_probs=jnp.asarray(rng.normal(-1.6, 0.3, (n, g, t)), jnp.float32),
-        rewards=jnp.asarray(rewards),
-        policy_versions=jnp.zeros((n, g), jnp.int32),
-        proximal_log_probs=jnp.asarray(rng.normal(-1.6, 0.2, (n, g, t)), jnp.float32),
-        ref_log_probs=jnp.asarray(rng.normal(-1.6, 0.2, (n, g, t)), jnp.float32),
+        behavior_log_probs=rng.normal(-np.log(vocab), 0.3, (n, g, t)).astype(np.float32),
+        rewards=rewards,
+        policy_versions=np.zeros((n, g), np.int32),
+        proximal_log_probs=rng.normal(-np.log(vocab), 0.2, (n, g, t)).astype(np.float32),
+        ref_log_probs=rng.normal(-np.log(vocab), 0.2, (n, g, t)).astype(np.float32),
+        prompt_mask=np.arange(p) < rng.integers(1, p + 1, n)[:, None],
+        loss_mask=mask & (rng.random(mask.shape) < loss),
     )
+
+
+def make_batch(**sizes) -> Batch:
+    return jax.tree.map(jnp.asarray, make_groups(**sizes))
+
+
+def bits(tree):
+    """Each leaf as something that is equal to the same bits alone."""
+    return jax.tree.map(lambda leaf: (leaf.dtype, leaf.shape, np.asarray(leaf).tobytes()), tree)
 
 
 TOY = Algorithm(
@@ -83,11 +105,14 @@ def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:
     return recipe._replace(**changes)
 
 
-def updated(
-    batch=None, hyper=None, *, optimizer=GRADIENT, region=None, **recipe
-) -> tuple[TrainState, dict]:
+def make_state(optimizer=GRADIENT, *, region_fn=None, **_) -> TrainState:
+    """The state before the first update, of a recipe with these changes."""
+    region = () if region_fn is None else region_fn(off_policy_grpo).init()
+    return init_state(make_params(), optimizer, region=region)
+
+
+def updated(batch=None, hyper=None, *, optimizer=GRADIENT, **recipe) -> tuple[TrainState, dict]:
     """The state and the metrics after one update of the toy policy."""
-    region = () if region is None else jnp.float32(region)
-    state = init_state(make_params(), optimizer, region=region)
-    hyper = hyper or hypers(1.0, 1.0, KNOBS)
-    return make_update(optimizer, make_recipe(**recipe))(state, batch or make_batch(), hyper)
+    update = make_update(optimizer, make_recipe(**recipe))
+    batch, hyper = batch or make_batch(), hyper or hypers(1.0, 1.0, KNOBS)
+    return update(make_state(optimizer, **recipe), batch, hyper)
