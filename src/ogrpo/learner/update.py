@@ -10,7 +10,7 @@ A batch that was cut by tokens has parts of A places, each of a group and some o
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,6 @@ from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, summarize
 from ogrpo.learner.state import Hypers, Params, TrainState, guarded, is_large, join
-
-Tree = TypeVar("Tree")
 
 PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
 ObjectiveFn = Callable[..., Array]
@@ -470,34 +468,9 @@ def jit_step(
 ) -> SplitUpdateFn:
     """Returns the jitted step `(state, frozen, batch, hypers) -> (state, metrics)`.
 
-    The frozen parameters are an argument that is not donated, and no result.
-    """
-    step = make_step(optimizer, recipe)
-
-    def update(
-        state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
-    ) -> tuple[TrainState, Metrics]:
-        after, metrics = step(replace(state, frozen=frozen), batch, hypers)
-        return replace(after, frozen=()), metrics
-
-    return jax.jit(update, donate_argnums=0, **jit_options)
-
-
-def join_frozen(update: SplitUpdateFn) -> UpdateFn:
-    """Returns an update of whole states from `jit_step`'s."""
-
-    def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:
-        after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
-        return replace(after, frozen=state.frozen), metrics
-
-    return step
-
-
-def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> UpdateFn:
-    """Returns the update before it is jitted, for `make_update` and for a mesh (`sharding.py`).
-
-    Where the loss, the gradient's norm, the new weights or the region's new state are not finite,
-    the state stays as it is, bit for bit, and the metric `skipped` is 1.
+    The frozen parameters are an argument that is not donated, and no result. Where the loss, the
+    gradient's norm, the new weights or the region's new state are not finite, the state stays as it
+    is, bit for bit, and the metric `skipped` is 1.
 
     Raises:
       ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart; or the
@@ -518,8 +491,9 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
         )
 
     def update(
-        state: TrainState, batch: Batch[Array], hypers: Hypers
+        state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
+        state = replace(state, frozen=frozen)
         weighed = weigh(batch, recipe, hypers)
         grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
         log_probs = evidence.output.log_probs
@@ -539,7 +513,17 @@ def make_step(optimizer: optax.GradientTransformation, recipe: Recipe) -> Update
             region = trust.update(region, trust.measure(log_probs, tokens))
         is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))
         after, taken = guarded(state, grads, optimizer, hypers.learning_rate, is_finite)
-        after = replace(after, region=choose(taken, region, state.region))
+        after = replace(after, region=choose(taken, region, state.region), frozen=())
         return after, {**metrics, "skipped": 1.0 - taken.astype(jnp.float32)}
 
-    return update
+    return jax.jit(update, donate_argnums=0, **jit_options)
+
+
+def join_frozen(update: SplitUpdateFn) -> UpdateFn:
+    """Returns an update of whole states from `jit_step`'s."""
+
+    def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:
+        after, metrics = update(replace(state, frozen=()), state.frozen, batch, hypers)
+        return replace(after, frozen=state.frozen), metrics
+
+    return step
