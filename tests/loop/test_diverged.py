@@ -7,19 +7,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ogrpo.cli.main import main
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import (
-    Checkpointing,
-    Data,
-    Evaluation,
-    Model,
-    Rollout,
-    TrainConfig,
-    WarmStart,
-)
+from ogrpo.config.train import Data, Rollout, TrainConfig, WarmStart
 from ogrpo.config.update import Optimizer
 from ogrpo.config.values import from_json
 from ogrpo.learner import checkpoint
@@ -29,26 +20,16 @@ from ogrpo.loop import DivergedError
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.diagnose import restored
-from ogrpo.run.main import run
-from ogrpo.run.session import Invocation
 from ogrpo.setup.presets import main_study
-from tests.run.rewards import VARIED
+from tests.run.small_run import CONFIG, go
 
-CONFIG = main_study(
-    rewards=(VARIED,),
-    data=Data(train=32),
-    model=Model(random="tiny"),
+DIVERGING = replace(
+    CONFIG,
     rollout=Rollout(group_size=4, max_tokens=8),
     # The server keeps its first weights, so that it is the update that meets the later ones.
     schedule=Schedule(steps=9, prompts=4, sync_interval=50, evaluate_every=100),
     optimizer=Optimizer(learning_rate=1e38, warmup=0, max_skipped=2),
-    evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
-    checkpoint=Checkpointing(every=1, keep=3),
 )
-
-
-def train(config, folder):
-    return run(replace(config, run_dir=folder), Console(quiet=True), Invocation("t", "t"))
 
 
 def strict(text):
@@ -59,17 +40,18 @@ def strict(text):
 
 
 @pytest.fixture(scope="module")
-def diverged(tmp_path_factory) -> tuple[Path, str]:
-    """A run with an absurd learning rate: its first update is its last, and what it said."""
+def diverged(tmp_path_factory) -> tuple[Path, str, dict]:
+    """A run with an absurd learning rate: its first update is its last; what it said and dumped."""
     folder = tmp_path_factory.mktemp("diverged") / "run"
     with pytest.raises(DivergedError) as caught:
-        train(CONFIG, folder)
-    return folder, str(caught.value)
+        go(folder, DIVERGING)
+    dump = strict((folder / "diverged" / "4" / "dump.json").read_text())
+    return folder, str(caught.value), dump
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on(diverged):
-    folder, said = diverged
+    folder, said, _ = diverged
     records = [strict(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["update/skipped"] for record in records] == [0, 0, 1, 2, 3]
@@ -82,12 +64,8 @@ def test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on(diverge
 
 @pytest.mark.slow
 def test_its_checkpoints_hold_the_weights_before_what_was_skipped(diverged):
-    folder, _ = diverged
-    dump = strict((folder / "diverged" / "4" / "dump.json").read_text())
-    config, decoder = (
-        from_json(TrainConfig, dump["config"]),
-        DecoderConfig.from_hf(dump["decoder"]),
-    )
+    folder, _, dump = diverged
+    config, decoder = from_json(TrainConfig, dump["config"]), DecoderConfig.from_hf(dump["decoder"])
     first, last = (restored(RunDir(folder), step, config, decoder) for step in (2, 4))
     assert not nonfinite(first)
     jax.tree.map(np.testing.assert_array_equal, first, last)
@@ -98,9 +76,8 @@ def test_its_checkpoints_hold_the_weights_before_what_was_skipped(diverged):
 
 @pytest.mark.slow
 def test_the_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, capsys):
-    folder, _ = diverged
+    folder, _, dump = diverged
     assert main(["diagnose", str(folder / "diverged" / "4")]) == 0
-    dump = strict((folder / "diverged" / "4" / "dump.json").read_text())
     out = capsys.readouterr().out
     assert len(dump["updates"]) == 3
     for number, update in enumerate(dump["updates"]):
@@ -132,7 +109,7 @@ def test_a_warm_start_that_diverges_says_so(tmp_path):
         ValueError,
         match=r"the warm start diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate",
     ):
-        train(config, tmp_path / "run")
+        go(tmp_path / "run", config)
     assert not (tmp_path / "run" / "model").exists()
 
 
