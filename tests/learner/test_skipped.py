@@ -8,15 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner import state as learner_state
-from ogrpo.learner.state import adam, hypers, init_state
+from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import jit_step, make_update, weigh
 from tests.learner import test_frozen, toy
-from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe
+from tests.learner.toy import ADAM, KNOBS, REGION, bits, make_batch, make_recipe, make_state
 
-ADAM = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
-REGION = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
 SHAPES = {
     "plain": {},
     "microbatched": {"microbatches": 2},
@@ -26,24 +23,8 @@ SHAPES = {
 }
 
 
-def begun(optimizer, **changes):
-    region = jnp.float32(0.25) if "region_fn" in changes else ()
-    return init_state(make_params(), optimizer, region=region)
-
-
-def on_host(tree):
-    return jax.tree.map(np.array, tree)
-
-
-def assert_same_bits(one, other):
-    def bits(leaf):
-        return (leaf.dtype, leaf.shape, leaf.tobytes())
-
-    assert jax.tree.map(bits, on_host(one)) == jax.tree.map(bits, on_host(other))
-
-
-def poisoned(value, batch=None):
-    batch = make_batch() if batch is None else batch
+def poisoned(value):
+    batch = make_batch()
     return batch._replace(rewards=batch.rewards.at[1, 0].set(value))
 
 
@@ -52,18 +33,18 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
     monkeypatch.setattr(learner_state, "LARGE", 0 if shape == "large" else learner_state.LARGE)
     changes, hyper = SHAPES[shape], hypers(0.1, 1.0, KNOBS)
     update = make_update(ADAM, make_recipe(**changes))
-    state, _ = update(begun(ADAM, **changes), make_batch(seed=2), hyper)  # moments to lose
-    before = on_host(state)
+    state, _ = update(make_state(ADAM, **changes), make_batch(seed=2), hyper)  # moments to lose
+    before, updates = bits(state), int(state.updates)
     for value in (jnp.inf, -jnp.inf):
         state, metrics = update(state, poisoned(value), hyper)
         assert metrics["skipped"] == 1
         assert not np.isfinite(metrics["loss"])
-        assert_same_bits(state, before)
+        assert bits(state) == before
     state, metrics = update(state, make_batch(), hyper)
     assert metrics["skipped"] == 0
-    assert int(state.updates) == int(before.updates) + 1
-    undisturbed, _ = update(begun(ADAM, **changes), make_batch(seed=2), hyper)
-    assert_same_bits(state, update(undisturbed, make_batch(), hyper)[0])
+    assert int(state.updates) == updates + 1
+    undisturbed, _ = update(make_state(ADAM, **changes), make_batch(seed=2), hyper)
+    assert bits(state) == bits(update(undisturbed, make_batch(), hyper)[0])
 
 
 def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
@@ -73,20 +54,22 @@ def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
     weighed = weigh(batch._replace(rewards=rewards, loss_mask=unjudged), make_recipe(), hyper)
     np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
     update = make_update(ADAM, make_recipe())
-    _, metrics = update(begun(ADAM), batch._replace(rewards=rewards, loss_mask=unjudged), hyper)
+    _, metrics = update(
+        make_state(ADAM), batch._replace(rewards=rewards, loss_mask=unjudged), hyper
+    )
     assert metrics["skipped"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
 
 
 def refused(optimizer, rate, **changes):
     """The metrics of an update of a finite loss that is not taken."""
-    state = begun(optimizer)
-    before = on_host(state)
+    state = make_state(optimizer)
+    before = bits(state)
     update = make_update(optimizer, make_recipe(**changes))
     state, metrics = update(state, make_batch(), hypers(rate, 1.0, KNOBS))
     assert metrics["skipped"] == 1
     assert np.isfinite(metrics["loss"])
-    assert_same_bits(state, before)
+    assert bits(state) == before
     return metrics
 
 
@@ -109,11 +92,11 @@ def test_weights_that_overflow_in_the_step_itself_are_refused(factor, large, mon
 def test_frozen_weights_are_shared_by_a_skipped_update_too():
     state, recipe = test_frozen.make_state(ADAM), test_frozen.make_recipe()
     update, frozen = make_update(ADAM, recipe), state.frozen
-    before = on_host(state)
+    before = bits(state)
     after, metrics = update(state, poisoned(jnp.inf), test_frozen.GIVEN)
     assert metrics["skipped"] == 1
     assert after.frozen is frozen
-    assert_same_bits(after, before)
+    assert bits(after) == before
 
 
 def test_the_guard_holds_no_second_copy_of_weights_or_moments(monkeypatch):

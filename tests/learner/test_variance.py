@@ -5,19 +5,14 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from ogrpo.learner.examine import make_noise
-from ogrpo.learner.state import hypers, init_state
+from ogrpo.learner.state import hypers
 from ogrpo.learner.update import gradient, weigh
-from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe
+from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe, make_state
 
 GIVEN = hypers(1.0, 1.0, KNOBS)
-
-
-def state():
-    return init_state(make_params(), optax.identity())
 
 
 def picked(batch, groups):
@@ -36,7 +31,7 @@ def test_it_is_the_sample_variance_of_the_groups_gradients():
     batch = make_batch(n=5)
     grads, count = group_gradients(batch), 15
     variance = 5 * grads.var(axis=0, ddof=1).sum() / count**2
-    spread = make_noise(make_recipe())(state(), batch, GIVEN)
+    spread = make_noise(make_recipe())(make_state(), batch, GIVEN)
     np.testing.assert_allclose(spread["grad_variance"], variance, rtol=1e-5)
     length = np.square(grads.sum(axis=0)).sum() / count**2
     np.testing.assert_allclose(spread["grad_snr"], length / variance - 1, rtol=1e-4)
@@ -49,10 +44,10 @@ def test_it_is_unbiased_over_all_draws_of_groups():
     truth = n * totals.var(axis=0).sum() / count**2
     spread = make_noise(make_recipe())
     draws = [picked(batch, pair) for pair in product(range(3), repeat=n)]
-    estimates = [float(spread(state(), draw, GIVEN)["grad_variance"]) for draw in draws]
+    estimates = [float(spread(make_state(), draw, GIVEN)["grad_variance"]) for draw in draws]
     np.testing.assert_allclose(np.mean(estimates), truth, rtol=1e-5)
 
 
 def test_one_group_has_no_variance_to_measure():
     with pytest.raises(ValueError, match="at least 2"):
-        make_noise(make_recipe())(state(), make_batch(n=1), GIVEN)
+        make_noise(make_recipe())(make_state(), make_batch(n=1), GIVEN)

@@ -2,14 +2,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ogrpo.learner.state import init_state
 from ogrpo.learner.warm_start import make_imitate, warm_start
-from tests.learner.toy import GRADIENT, V, make_batch, make_params, policy_fn
+from tests.learner.toy import GRADIENT, V, make_batch, make_params, make_state, policy_fn
 
 
 def test_loss_is_the_mean_negative_log_likelihood():
-    batch, params = make_batch(), make_params()
-    table = np.asarray(params["table"], np.float64)
+    batch, table = make_batch(), np.asarray(make_params()["table"], np.float64)
     rows = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
     of_last_token = rows[np.asarray(batch.prompt_ids[:, -1])][:, None, None]
     picked = np.take_along_axis(
@@ -19,15 +17,15 @@ def test_loss_is_the_mean_negative_log_likelihood():
     )[..., 0]
     expected = -picked[np.asarray(batch.completion_mask)].mean()
     imitate = make_imitate(GRADIENT, policy_fn)
-    _, loss = imitate(init_state(params, optax.identity()), batch, jnp.float32(0.1))
+    _, loss = imitate(make_state(), batch, jnp.float32(0.1))
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_imitation_reaches_the_demonstrations_own_frequencies():
     batch = make_batch(n=1, g=64, t=8)
     imitate = make_imitate(optax.scale_by_adam(), policy_fn)
-    state = init_state(make_params(), optax.scale_by_adam())
-    *_, (state, _) = warm_start(state, [batch] * 300, imitate, optax.constant_schedule(0.05))
+    first = make_state(optax.scale_by_adam())
+    *_, (state, _) = warm_start(first, [batch] * 300, imitate, optax.constant_schedule(0.05))
     ids = np.asarray(batch.completion_ids)[np.asarray(batch.completion_mask)]
     frequencies = np.bincount(ids, minlength=V) / ids.size
     row = np.asarray(state.params["table"][int(batch.prompt_ids[0, -1])], np.float64)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from ogrpo.config.train import Certification
 from ogrpo.loop.certify import (
@@ -21,11 +22,6 @@ from ogrpo.loop.certify import (
 )
 
 REWARDS = np.array([0.0, 1.0, 0.0, 1.0])
-
-
-def log_softmax(x):
-    x = np.asarray(x, np.float64)
-    return x - np.log(np.exp(x).sum())
 
 
 def gains_of(outcomes, log_old, log_new, share=0.0):
