@@ -1,19 +1,19 @@
-"""Credit that needs no siblings, or differs between tokens, through the trainer."""
+"""Credit that needs no siblings, or differs between tokens, or is PPO's, through the trainer."""
 
 from contextlib import closing
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.batch import tokens_only
+from ogrpo.batch import VALUE_HEAD, tokens_only
 from ogrpo.config.train import Certification, Data, Replay, Rollout
 from ogrpo.config.update import Optimizer, Override
 from ogrpo.core.advantages import RunningMean
-from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.loop import first_arrays, make_collector, resume
-from ogrpo.loop.collect import insert, take
-from ogrpo.loop.learn import score
+from ogrpo.learner.update import gradient_of_update, weigh
+from ogrpo.setup.build import find_devices, make_recipe
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from tests.loop.test_loop import Run, deterministic, equal, schedule
@@ -70,29 +70,19 @@ def test_each_kind_is_held_against_its_own_rewards_before(by_kind):
 
 
 def test_an_update_subtracts_the_mean_of_the_kind(by_kind):
-    state = by_kind.start()
-    draws = []
+    rewards = []
     for shift in (0.0, 5.0):
         means = {kind: RunningMean(shift, 1.0) for kind in by_kind.parts.method.kinds}
-        with make_collector(state, by_kind.parts) as collector:
-            fresh = take(by_kind.parts, collector, 0)
-        state = insert(state, fresh, by_kind.parts)
-        draw = state.buffer.sample(4, seed=0)
-        draws.append(score(replace(state, baselines=means), draw, by_kind.parts)[0].rewards)
-        state = by_kind.like().start()
-    np.testing.assert_allclose(draws[0] - draws[1], 5.0)
+        state = replace(by_kind.like().start(), baselines=means)
+        rewards.append(by_kind.batch(state)[1].rewards)
+    np.testing.assert_allclose(rewards[0] - rewards[1], 5.0)
 
 
 def test_a_run_with_means_of_kinds_resumes_to_the_same_numbers(by_kind, tmp_path):
     whole = by_kind.like(tmp_path / "whole").turns()
-    run = by_kind.like(tmp_path / "stopped")
-    *_, (_, state, _) = run.steps(2)
-    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
-        checkpoints.save(state.step, state.arrays(), state.progress())
-        like = first_arrays(run.train_state(), run.parts)
-        again = resume(*checkpoints.restore(2, like), run.parts)
-    assert again.baselines == state.baselines
-    turns = run.turns(again)
+    again, state = by_kind.resumed(tmp_path / "stopped", 2)
+    assert len(state.baselines) > 1
+    turns = again.turns(state)
     assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
     assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
 
@@ -117,3 +107,37 @@ def test_steps_are_judged_where_their_tokens_end():
     assert ends == [[5, 11], [5, 6, 7], []]
     assert judged.step_rewards[0, 0, [5, 11]].tolist() == [0.5, 0.5]
     assert judged.step_rewards[0].sum(axis=-1).tolist() == [1.0, 0.5, 0.0]
+
+
+INPUT = {"value_coef": 1.0, "discount": 1.0, "decay": 1.0}
+
+
+@pytest.fixture(scope="module")
+def ppo():
+    return Run(algorithm="ppo", schedule=schedule(steps=2))
+
+
+def test_the_critics_first_gradient_is_towards_the_returns(ppo):
+    """V = 0: d/d bias of the mean of c (V - R)^2 is -2 c mean R, R the discounted reward."""
+    state, batch = ppo.batch(ppo.start())
+    assert not np.any(batch.values)
+    recipe = make_recipe(ppo.config, find_devices(ppo.config, ppo.decoder).policy_fn)
+    hypers = ppo.parts.method.hypers_at(0, 1.0, 0)
+    knobs = {**hypers.knobs, **{name: jnp.float32(x) for name, x in INPUT.items()}}
+    hypers = hypers._replace(knobs=knobs)
+    weighed = weigh(batch, recipe, hypers)
+    grads, _ = jax.jit(lambda s: gradient_of_update(s, weighed, hypers, recipe))(state.train)
+    mask, rewards = np.asarray(batch.active_mask), np.asarray(batch.rewards)
+    mean = (rewards[..., None] * mask).sum() / mask.sum()
+    assert mean > 0
+    np.testing.assert_allclose(grads[VALUE_HEAD]["bias"], -2 * mean, rtol=1e-5)
+
+
+def test_a_run_learns_values_and_publishes_none(ppo):
+    *_, (state, record) = ppo.turns()
+    head = state.train.params[VALUE_HEAD]
+    assert np.any(head["weight"])
+    assert np.any(head["bias"])
+    assert VALUE_HEAD not in state.train.whole()
+    assert set(ppo.params) == set(state.train.whole(state.server))
+    assert np.isfinite(record["loss"])

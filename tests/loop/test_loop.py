@@ -21,6 +21,8 @@ from ogrpo.config.train import (
 from ogrpo.config.update import Knobs
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.loop import advance, certify, first_arrays, make_collector, resume, start, train
+from ogrpo.loop.collect import insert, take
+from ogrpo.loop.learn import score
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
@@ -68,6 +70,22 @@ class Run:
 
     def turns(self, state=None):
         return list(train(state or self.start(), self.parts))
+
+    def resumed(self, folder, step):
+        """A run that goes on from a checkpoint of this step, and its state there."""
+        *_, (_, state, _) = self.like(folder / "experience").steps(step)
+        again = self.like(folder / "experience")
+        with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
+            checkpoints.save(state.step, state.arrays(), state.progress())
+            like = first_arrays(again.train_state(), again.parts.method.reads)
+            return again, resume(*checkpoints.restore(step, like), again.parts)
+
+    def batch(self, state):
+        """The first batch as updates take it, and the state whose buffer holds it."""
+        with make_collector(state, self.parts) as collector:
+            state = insert(state, take(self.parts, collector, 0), self.parts)
+        draw = state.buffer.sample(self.parts.schedule.prompts, seed=0)
+        return state, score(state, draw, self.parts)[0]
 
     def steps(self, count):
         """The first steps one by one: the state before each, the state after, the record."""
@@ -149,14 +167,8 @@ def test_records_count_what_was_collected(whole):
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, whole, tmp_path):
-    stopped = off_policy.like(tmp_path / "experience")
-    *_, (_, state, _) = stopped.steps(2)  # step 2 is in the middle of a server period
-    with Checkpoints(tmp_path / "checkpoints", keep=1) as checkpoints:
-        checkpoints.save(state.step, state.arrays(), state.progress())
-        fresh = off_policy.like(tmp_path / "experience")
-        like = first_arrays(fresh.train_state(), fresh.parts)
-        resumed = resume(*checkpoints.restore(2, like), fresh.parts)
-    turns = fresh.turns(resumed)
+    again, state = off_policy.resumed(tmp_path, 2)  # in the middle of a server period
+    turns = again.turns(state)
     assert [r["step"] for _, r in turns] == [3, 4, 5, 6]
     assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
     assert equal(turns[-1][0].train.params, whole[-1][0].train.params)

@@ -132,7 +132,7 @@ def start(train: TrainState, parts: Parts) -> LoopState:
     Raises:
       ValueError: nothing else is trained on, and the buffer took in less than a draw.
     """
-    arrays = {"reference": None, **first_arrays(train, parts), "train": train}
+    arrays = {"reference": None, **first_arrays(train, parts.method.reads), "train": train}
     buffer = parts.make_buffer(None)
     state = LoopState(**arrays, buffer=buffer, frozen_hash=content_hash(train.frozen))
     if parts.logged is None:

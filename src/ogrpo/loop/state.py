@@ -123,26 +123,19 @@ def snapshot(params: Params) -> Params:
     return jax.tree.map(jnp.copy, params)
 
 
-def checkpoint_arrays(
-    train: TrainState, policy: Params, *, reads: frozenset[str]
+def first_arrays(
+    train: TrainState, reads: frozenset[str], policy: Params | None = None
 ) -> dict[str, Any]:
-    """Returns a checkpoint's arrays, or their shapes, where all but the trainer's are one policy.
+    """Returns a checkpoint's arrays before step 0, or their shapes.
 
     Args:
       train: the train state.
-      policy: the others.
       reads: the policies whose log-probs the run reads.
+      policy: all but the trainer's; by default a copy of it.
     """
-    arrays = {"train": replace(train, frozen=()), "server": policy}
-    if REFERENCE in reads:
-        arrays["reference"] = policy
-    return arrays
-
-
-def first_arrays(train: TrainState, parts: Parts, policy: Params | None = None) -> dict[str, Any]:
-    """Returns a checkpoint's arrays before step 0, or their shapes; by default with copies."""
     policy = snapshot(train.params) if policy is None else policy
-    return checkpoint_arrays(train, policy, reads=parts.method.reads)
+    reference = {"reference": policy} if REFERENCE in reads else {}
+    return {"train": replace(train, frozen=()), "server": policy, **reference}
 
 
 def resume(

@@ -27,7 +27,7 @@ from ogrpo.learner.hosts import fetch, on_first
 from ogrpo.learner.state import TrainState, hypers
 from ogrpo.loop.batches import to_device
 from ogrpo.loop.parts import Record
-from ogrpo.loop.state import DivergedError, LoopState, checkpoint_arrays
+from ogrpo.loop.state import DivergedError, LoopState, first_arrays
 from ogrpo.policy import DecoderConfig
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.pretrained import load_pretrained
@@ -184,7 +184,7 @@ def restored(run: RunDir, step: int, config: TrainConfig, decoder: DecoderConfig
         )
     devices = find_devices(config, decoder)
     shapes, reads = devices.shapes(params), make_recipe(config, devices.policy_fn).reads
-    like = checkpoint_arrays(shapes, shapes.params, reads=reads)
+    like = first_arrays(shapes, reads, shapes.params)
     with (
         run.held("ogrpo diagnose"),
         Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,

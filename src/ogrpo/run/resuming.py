@@ -175,7 +175,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     if not shapes.frozen:  # both may not fit; what lies beneath adapters is in no checkpoint
         for leaf in jax.tree.leaves(params):
             leaf.delete()
-    arrays, _ = checkpoints.restore(step, first_arrays(shapes, parts, shapes.params))
+    arrays, _ = checkpoints.restore(step, first_arrays(shapes, parts.method.reads, shapes.params))
     session.say(f"resuming after step {step}")
     # A loop at step 0 begins with that step's own record, as one without its evaluation does.
     again = step == 0 or before["unevaluated"] is not None
