@@ -11,6 +11,7 @@ from ogrpo.config.method import CENTERED
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.learner.state import hypers
 from ogrpo.learner.update import Recipe, Weighed, centering_losses, token_batch
+from tests.learner.toy import make_batch
 
 V = 6
 RNG = np.random.default_rng(2)
@@ -82,18 +83,14 @@ def test_what_is_left_is_the_covariance():
 
 @pytest.mark.parametrize("name", CENTERED)
 def test_a_token_of_these_methods_depends_on_its_own_ratio_alone(name):
-    shape = (1, 2, 4)
-    log_probs, behavior = jnp.asarray(RNG.normal(size=(2, *shape)), jnp.float32) * 0.3 - 1
-    method, mask = ALGORITHMS[name], jnp.ones(shape, bool)
+    method, batch = ALGORITHMS[name], make_batch(n=1, g=2, t=4)
     values = method.settings({"length": 4.0} if "length" in method.knobs else {})
-    batch = tokens_only(prompt_ids=jnp.ones((1, 1), jnp.int32), prompt_mask=jnp.ones((1, 1), bool),
-                        completion_ids=jnp.ones(shape, jnp.int32), completion_mask=mask)  # fmt: skip
-    batch = jax.tree.map(jnp.asarray, batch)._replace(behavior_log_probs=behavior)
-    weighed = Weighed(batch, jnp.array([[1.0, -1.0]]), mask, mask)
+    log_probs, behavior = batch.proximal_log_probs, batch.behavior_log_probs
+    weighed = Weighed(batch, jnp.array([[1.0, -1.0]]), batch.active_mask, batch.active_mask)
 
     def flat(x, shift):
         moved = weighed._replace(batch=batch._replace(behavior_log_probs=behavior + shift))
-        output = PolicyOutput(x.reshape(shape), jnp.zeros(shape))
+        output = PolicyOutput(x.reshape(behavior.shape), jnp.zeros(behavior.shape))
         tokens = token_batch(moved, output, frozenset())
         return method.token_loss(output.log_probs, tokens, values).ravel()
 

@@ -1,28 +1,23 @@
 """A token outside the loss mask is seen by attention, and by nothing that the update computes."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from ogrpo.batch import Batch
 from ogrpo.learner.examine import make_noise
-from ogrpo.learner.state import hypers, init_state
+from ogrpo.learner.state import hypers
 from ogrpo.learner.warm_start import make_imitate
-from ogrpo.loop import Packer
-from ogrpo.loop.batches import make_batch, to_device
+from ogrpo.loop.batches import to_device
 from ogrpo.setup.devices import make_policy_fn
 from tests.learner.test_packed_update import CONFIG, check_equal, make_groups
-from tests.learner.test_packed_update import updated as updated_decoder
 from tests.learner.toy import (
     GRADIENT,
     KNOBS,
     TOTALS,
-    make_params,
     make_recipe,
+    make_state,
     policy_fn,
     updated,
 )
@@ -79,46 +74,12 @@ def test_what_stands_at_a_token_without_loss_does_not_matter():
 
 def test_the_noise_of_a_gradient_and_imitation_go_by_the_mask():
     batch = masked(toy_batch(n=6))
-    state = init_state(make_params(), optax.identity())
-    spread = make_noise(make_recipe())
-    check_equal(spread(state, batch, GIVEN), spread(state, cut_out(batch), GIVEN))
-    losses = [
-        make_imitate(GRADIENT, policy_fn)(
-            init_state(make_params(), optax.identity()), one, jnp.float32(0.1)
-        )
-        for one in (batch, cut_out(batch))
-    ]
-    check_equal(*losses)
-
-
-def some_loss():
-    mask = np.random.default_rng(5).random(make_groups().completion_mask.shape) < 0.6
-    mask[1, 0], mask[3] = False, False  # a completion and a group without loss
-    return mask
-
-
-decoder_update = partial(updated_decoder, loss=some_loss)
-
-
-@pytest.mark.slow
-def test_packed_is_padded():
-    check_equal(decoder_update(packed=True, microbatches=2), decoder_update(packed=False))
-
-
-@pytest.mark.slow
-def test_groups_without_loss_are_left_out_of_the_packing():
-    actual, metrics = decoder_update(packed=True, skip=True)
-    check_equal(actual, decoder_update(packed=False)[0])
-    check_equal(metrics, decoder_update(packed=False, skip=True, microbatches=4)[1])
-    groups = make_groups()
-    mask = groups.completion_mask.copy()
-    shapes = []
-    for _ in range(2):
-        made = make_batch(groups._replace(loss_mask=mask), Packer(1, True), for_update=True)
-        assert made.shape is not None
-        shapes.append(made.shape.groups)
-        mask[2] = False
-    assert shapes[1] < shapes[0]
+    spread, imitate = make_noise(make_recipe()), make_imitate(GRADIENT, policy_fn)
+    for one, other in (
+        [spread(make_state(), each, GIVEN) for each in (batch, cut_out(batch))],
+        [imitate(make_state(), each, jnp.float32(0.1)) for each in (batch, cut_out(batch))],
+    ):
+        check_equal(one, other)
 
 
 def test_attention_sees_a_token_without_loss():

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from ogrpo.batch import Batch
 from ogrpo.core import aggregate
 from ogrpo.core.algorithms import ALGORITHMS, REDUCTIONS
-from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import gradient, jit_step, join_frozen, make_update, weigh
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.devices import make_policy_fn
-from tests.learner.toy import GRADIENT, KNOBS, make_recipe
-from tests.learner.toy import make_params as toy_params
+from tests.learner import toy
+from tests.learner.toy import GRADIENT, KNOBS, REGION, make_recipe
 from tests.policy.tiny import make_config, make_params
 
 pytestmark = pytest.mark.slow
@@ -32,22 +31,11 @@ LEAST = P + T
 REDUCED = {**REDUCTIONS, "fixed_length": partial(aggregate.fixed_length_total, length=T)}
 
 
-def make_groups(seed=0, n=N, longest=T) -> Batch:
-    """Groups with empty completions among them, and rewards of which some groups' are equal."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, longest + 1, (n, G))
-    rewards = rng.integers(0, 2, (n, G)).astype(np.float32)
-    rewards[0], rewards[1, :2] = 1.0, (0.0, 1.0)
-    return Batch(
-        prompt_ids=rng.integers(0, 11, (n, P)).astype(np.int32),
-        prompt_mask=np.arange(P) < rng.integers(1, P + 1, n)[:, None],
-        completion_ids=rng.integers(0, 11, (n, G, T)).astype(np.int32),
-        completion_mask=np.arange(T) < lengths[..., None],
-        loss_mask=np.arange(T) < lengths[..., None],
-        behavior_log_probs=rng.normal(-2.4, 0.3, (n, G, T)).astype(np.float32),
-        rewards=rewards,
-        policy_versions=np.arange(n * G, dtype=np.int32).reshape(n, G),
-    )
+def make_groups(seed=0, n=N, vocab=CONFIG.vocab_size) -> Batch:
+    """Groups with empty completions and tokens without loss among them, the last without any."""
+    groups = toy.make_groups(seed, n, p=P, t=T, vocab=vocab, shortest=0, loss=0.7)
+    groups.loss_mask[-1], groups.rewards[-1, :2] = False, (0.0, 1.0)
+    return groups
 
 
 def cut(groups, tokens, *, skip=False, together=1):
@@ -56,28 +44,22 @@ def cut(groups, tokens, *, skip=False, together=1):
 
 
 @cache
-def updated(*, packed, microbatches=1, skip=False, tokens=None, loss=None):
-    """The state and the metrics after one update, with pi_k and pi_ref scored in the same way.
-
-    `loss` gives the loss mask.
-    """
+def updated(*, packed, microbatches=1, skip=False, tokens=None):
+    """The state and the metrics after one update, with pi_k and pi_ref scored in the same way."""
     packer = Packer(microbatches, skip, 1, tokens) if packed else None
-    groups = make_groups()
-    groups = groups if loss is None else groups._replace(loss_mask=loss())
-    batch = to_device(make_batch(groups, packer, for_update=True).batch)
+    batch = to_device(make_batch(make_groups(), packer, for_update=True).batch)
     policy_fn = make_policy_fn(CONFIG)
     score = jax.jit(policy_fn)
     for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
         log_probs = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
         batch = batch._replace(**{name: log_probs})
-    region_fn = partial(dual_penalty, delta=0.01, rate=0.5, initial=0.25)
     recipe = make_recipe(
         policy_fn=policy_fn,
         reduction=aggregate.group_total,
         microbatches=microbatches,
         packed=packed,
         skip_zero_variance=skip,
-        region_fn=region_fn,
+        region_fn=REGION,
     )
     state = init_state(make_params(CONFIG), optax.identity(), region=jnp.float32(0.25))
     return make_update(GRADIENT, recipe)(state, batch, hypers(0.1, 0.7, KNOBS))
@@ -110,37 +92,32 @@ def test_groups_left_out_change_nothing_but_what_metrics_are_of():
     check_equal(packed, updated(packed=False)[0])
     # Cut into groups, the padded update leaves out the same ones: metrics are of the others.
     check_equal(metrics, updated(packed=False, skip=True, microbatches=N)[1])
-    assert cut(make_groups(), LEAST, skip=True)[1].parts < cut(make_groups(), LEAST)[1].parts
+    groups = make_groups()
+    assert cut(groups, LEAST, skip=True)[1].parts < cut(groups, LEAST)[1].parts
+    learned = groups._replace(loss_mask=groups.completion_mask)
+    assert cut(groups, None, skip=True)[1].groups < cut(learned, None, skip=True)[1].groups
     state = updated(packed=True, tokens=LEAST, skip=True)[0]
     check_equal(state, updated(packed=False)[0], atol=5e-6)
 
 
-def small_ids(groups):
-    """Tokens that the toy policy knows."""
-    return groups._replace(
-        prompt_ids=groups.prompt_ids % 5, completion_ids=groups.completion_ids % 5
-    )
-
-
 def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
-    groups, noise = make_groups(), []
+    groups, noise = make_groups(vocab=toy.V), []
     for packer in (None, Packer(1, False)):
-        batch = to_device(make_batch(small_ids(groups), packer, for_update=True).batch)
+        batch = to_device(make_batch(groups, packer, for_update=True).batch)
         spread = make_noise(make_recipe(packed=packer is not None))
-        state = init_state(toy_params(), optax.identity())
-        noise.append(spread(state, batch, hypers(0.1, 0.7, KNOBS)))
+        noise.append(spread(toy.make_state(), batch, hypers(0.1, 0.7, KNOBS)))
     check_equal(*noise)
 
 
 def test_a_program_for_each_shape_and_no_more():
     jitted = jit_step(GRADIENT, make_recipe(packed=True))
     update = join_frozen(jitted)
-    state, shapes = init_state(toy_params(), optax.identity()), set()
+    state, shapes = toy.make_state(), set()
     for seed in range(200):
-        groups = make_groups(seed, n=16)
-        made = make_batch(small_ids(groups), Packer(1, False), for_update=True)
+        groups = make_groups(seed, n=16, vocab=toy.V)
+        made = make_batch(groups, Packer(1, False), for_update=True)
         shapes.add(made.shape)
-        if seed < 20:
+        if seed < 8:
             state, _ = update(state, to_device(made.batch), hypers(0.1, 0.7, KNOBS))
             assert jitted._cache_size() == len(shapes)
     assert len(shapes) <= 16
@@ -173,7 +150,7 @@ def test_any_cut_has_the_gradient_of_the_whole_in_float64(
     assert shape.row <= tokens
     assert shape.parts % together == 0
     with jax.enable_x64(True):
-        wide = jax.tree.map(_wide, (toy_params(), batch, hypers(0.1, 0.7, KNOBS)))
+        wide = jax.tree.map(_wide, (toy.make_params(), batch, hypers(0.1, 0.7, KNOBS)))
         recipe = make_recipe(reduction=REDUCED[reduction], together=together)
         packed, padded = (
             _gradient(*wide, recipe._replace(packed=packed)) for packed in (True, False)
@@ -197,4 +174,4 @@ def test_what_looks_at_a_whole_group_is_refused():
     recipe = make_recipe(packed=True, algorithm=ALGORITHMS["opmd_pairwise"])
     hyper = hypers(0.1, 0.7, {"tau": 1.0, "beta": 0.0})
     with pytest.raises(ValueError, match=r"opmd_pairwise looks at a whole group.* may split"):
-        gradient(toy_params(), weigh(batch, recipe, hyper), hyper, recipe)
+        gradient(toy.make_params(), weigh(batch, recipe, hyper), hyper, recipe)
