@@ -4,7 +4,6 @@ import math
 import re
 import typing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from annotated_types import GroupedMetadata
@@ -18,7 +17,7 @@ from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.kernels.log_probs import KEPT_BYTES
 from ogrpo.run.session import as_json
 from ogrpo.setup.presets import PRESETS
-from tests.loop.walk import grouped, with_options
+from tests.loop.walk import annotated, grouped, with_options
 
 NAMED = {"processes.coordinator": "host:7777", "processes.count": 2, "processes.id": 1}
 
@@ -162,16 +161,6 @@ def test_every_bound_is_held_and_every_word_is_one_of_those():
     assert seen > 90
 
 
-def annotated(part, prefix=""):
-    """Yields the options of a config and their annotations."""
-    hints = typing.get_type_hints(type(part), include_extras=True)
-    for field in dataclasses.fields(part):
-        if dataclasses.is_dataclass(inner := getattr(part, field.name)):
-            yield from annotated(inner, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, hints[field.name]
-
-
 def beyond(hint):
     """Yields values that an annotation does not take."""
     if typing.get_origin(hint) is typing.Literal:
@@ -247,15 +236,6 @@ def test_what_a_config_keeps_free_of_jax_is_what_jax_has():
     assert Kernels().kept_mib << 20 == KEPT_BYTES
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    values = json.loads(json.dumps(to_json(TrainConfig())))
-    table, *names = [values, *path.split(".")]
-    for name in names[:-1]:
-        table = table[name]
-    table[names[-1]] = value
-    return values
-
-
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -271,7 +251,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 )
 def test_a_wrong_field_is_named_with_its_file(path, value, message):
     with pytest.raises(ValueError, match=message):
-        from_json(TrainConfig, changed(path, value), "run/config.json")
+        from_json(TrainConfig, grouped({path: value}), "run/config.json")
 
 
 @pytest.mark.parametrize("name", PRESETS)

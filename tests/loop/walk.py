@@ -1,9 +1,13 @@
 """Runs of two or three steps whose numbers are compared, an option at a time."""
 
 import dataclasses
+import math
+import typing
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +51,16 @@ FILE = {
 KL = {**STALE, "knobs.beta": 0.5}
 EXTRA = {"schedule.steps": 3, "schedule.replay": 2, "replay.groups": 8, "replay.sampler": "uniform"}
 """Two draws a step from a buffer of two batches."""
-ADAPTIVE = {**EXTRA, **STALE, "reuse.adaptive": True}
 
 
-def paths(part: Any, prefix: str = "") -> list[str]:
-    leaves = []
+def annotated(part: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the options of a config and their annotations."""
+    hints = typing.get_type_hints(type(part), include_extras=True)
     for field in dataclasses.fields(part):
-        value, name = getattr(part, field.name), prefix + field.name
-        nested = dataclasses.is_dataclass(value)
-        leaves += paths(value, f"{name}.") if nested else [name]
-    return leaves
+        if dataclasses.is_dataclass(inner := getattr(part, field.name)):
+            yield from annotated(inner, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, hints[field.name]
 
 
 def grouped(setting: Setting) -> dict[str, Any]:
@@ -79,43 +83,57 @@ def with_options(config: Any, tree: dict[str, Any]) -> Any:
     return replace(config, **parts)
 
 
-@cache
-def begun(config: TrainConfig) -> tuple[Any, ...]:
-    """The problems of a run, and the weights that it begins with: what needs no update."""
+Stage = dict[str, float] | tuple[np.ndarray, ...]
+
+
+def stages(config: TrainConfig) -> Iterator[Stage]:
+    """Yields what tells runs apart, the cheapest first.
+
+    That is the problems and what is imitated, the first weights, the figures of each record, and
+    the last weights.
+    """
     check_sources(config)
     check(config)
     with closing(prepare(config)) as prepared:
-        _, params = make_model(prepared, Console(quiet=True))
-        ids = (*prepared.prompts.train, *prepared.prompts.heldout)
-        return *map(np.asarray, ids), *map(np.asarray, jax.tree.leaves(params))
-
-
-@cache
-def ended(
-    config: TrainConfig, last: int | None = None
-) -> tuple[dict[str, float], tuple[np.ndarray, ...]]:
-    """The figures of all records of a run, up to step `last`, and the weights that it ends with."""
-    check_sources(config)
-    check(config)
-    with closing(prepare(config)) as prepared:
-        config = prepared.config
+        config, prompts = prepared.config, prepared.prompts
+        lessons = prepared.lessons.groups(prepared.tokenizer) if prepared.lessons else ()
+        imitated = (c.token_ids for group in lessons for c in group.completions)
+        yield (*map(np.asarray, (*prompts.train, *prompts.heldout, *imitated)),)
         decoder, params = make_model(prepared, Console(quiet=True))
+        yield (*map(np.asarray, jax.tree.leaves(params)),)
         parts = make_parts_again(config, prepared, decoder)
-        figures, state = {}, start(parts.learner.init(params), parts)
+        state = start(parts.learner.init(params), parts)
         for turn in train(state, parts):
             state, record = turn
-            figures |= {f"{record['step']} {n}": v for n, v in record.items() if counts(n, v)}
-            if record["step"] == last:
-                break
+            yield {name: value for name, value in record.items() if counts(name, value)}
     leaves = jax.tree.leaves(state.train.whole())
-    return figures, tuple(np.asarray(leaf, np.float32) for leaf in leaves)
+    yield tuple(np.asarray(leaf, np.float32) for leaf in leaves)
+
+
+@cache
+def begun(config: TrainConfig) -> tuple[Stage, ...]:
+    """The stages of a run that take no step."""
+    with closing(stages(config)) as run:
+        return tuple(islice(run, 2))
+
+
+@cache
+def ended(config: TrainConfig) -> tuple[Stage, ...]:
+    return tuple(stages(config))
+
+
+def replayed(config: TrainConfig) -> Iterator[Stage]:
+    """Yields the stages of a run that others are held against: its steps where they are needed."""
+    yield from begun(config)
+    yield from ended(config)[2:]
 
 
 def counts(name: str, value: Any) -> bool:
     """Whether a metric says what was learned, and not what it cost or how long it took."""
     about_cost = ("seconds", "tokens", "flops", "collect", "replay/bytes", "padding", "shapes")
     about_cost += ("reward/",)
-    return isinstance(value, float | int) and not name.startswith(about_cost)
+    number = isinstance(value, float | int) and math.isfinite(value)
+    return number and not name.startswith(about_cost)
 
 
 def differ(one, other) -> bool:

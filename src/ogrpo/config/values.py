@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
-from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt
+from annotated_types import Ge, GroupedMetadata, Gt, Interval
 
 from ogrpo.system.terminal import nearest, without_secrets
 
@@ -99,17 +99,10 @@ def check_conditions(
         for option in () if holds(words.get("subject", config)) else options.split():
             *path, name = option.replace("-", "_").split(".")
             part = reduce(getattr, path, config)
-            value, default = getattr(part, name), _default(type(part), name)
-            if value != default:
+            value = getattr(part, name)
+            if value != getattr(type(part), name):  # a field's default
                 why = otherwise.format(c=config, prefix=prefix, **words)
                 raise ValueError(without_secrets(f"{prefix}{option} is {value}, {clause}{why}"))
-
-
-def _default(kind: type[Any], name: str) -> Any:
-    field = kind.__dataclass_fields__[name]
-    return (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
 
 
 def dashed(name: str) -> str:
@@ -118,7 +111,6 @@ def dashed(name: str) -> str:
 
 
 _SIGNS = {"ge": "at least", "gt": "a number above", "le": "at most", "lt": "below"}
-_KINDS = {"ge": Ge, "gt": Gt, "le": Le, "lt": Lt}
 Limits = tuple[list[tuple[str, float]], list[object], bool]
 
 
@@ -128,7 +120,7 @@ def _limits(kind: type[Any]) -> dict[str, Limits]:
     hints, limits = typing.get_type_hints(kind, include_extras=True), {}
     for field in dataclasses.fields(kind):
         parts = [*_parts(hints[field.name])]
-        bounds = [(s, getattr(x, s)) for s in _SIGNS for x in parts if isinstance(x, _KINDS[s])]
+        bounds = [(s, getattr(x, s)) for s in _SIGNS for x in parts if hasattr(x, s)]
         words = [w for x in parts if typing.get_origin(x) is Literal for w in typing.get_args(x)]
         limits[field.name] = bounds, words, types.NoneType in parts
     return limits
