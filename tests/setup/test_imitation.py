@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,26 +20,20 @@ from ogrpo.setup.imitation import demonstration, fitting_lessons
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import make_tokenizer, prepare
 from ogrpo.setup.presets import main_study
+from tests.loop.walk import SUMS
 
-ROWS = [
-    {"prompt": f"{a} + {b}", "answer": str(a + b), "solution": f"{a} + {b} = {a + b} #### {a + b}"}
-    for a in range(6)
-    for b in range(6)
-]
 WARM = WarmStart(solutions=True, steps=6, batch=4, learning_rate=3e-3, save_every=2)
 
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "cache"))
-    file = tmp_path / "sums.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    texts = [row[name] for row in ROWS for name in ("prompt", "solution")]
+    texts = find_task(TrainConfig(task=SUMS)).task.texts()
     tokenizer = train_bpe(texts, vocab_size=270, chat_template=PLAIN_CHAT)
     decoder = tiny_decoder(tokenizer)
     save_model(tmp_path / "model", decoder, init_params(decoder, jax.random.key(0)), tokenizer)
     return TrainConfig(
-        task=str(file),
+        task=SUMS,
         data=Data(heldout="4"),
         model=Model(path=tmp_path / "model"),
         warm_start=WARM,
@@ -54,6 +48,11 @@ def imitated(config):
         return make_model(prepared, console)[1], console.export_text()
     finally:
         prepared.close()
+
+
+def beside_weights(folder):
+    files = (file for file in folder.iterdir() if file.suffix != ".safetensors")
+    return {file.name: file.read_bytes() for file in files}
 
 
 @pytest.mark.slow
@@ -71,6 +70,8 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
     (folder,) = (tmp_path / "cache" / "warm-start").iterdir()
     again, shown = imitated(config)
     assert f"warm start read from {folder}" in shown
+    # `ogrpo eval --model.path` reads it: the tokenizer and its ends stand beside the weights.
+    assert beside_weights(folder) == beside_weights(tmp_path / "model")
 
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "other"))
     imitate = imitation.make_imitate
@@ -111,8 +112,7 @@ def test_without_it_nothing_is_imitated_and_nothing_is_left_out(config):
 
 def test_a_task_without_solutions_is_refused(config, tmp_path):
     file = tmp_path / "bare.jsonl"
-    rows = [{name: row[name] for name in ("prompt", "answer")} for row in ROWS]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text(Path(SUMS).read_text().replace("solution", "other"))
     with pytest.raises(ValueError, match="has no worked solutions to imitate"):
         imitated(dataclasses.replace(config, task=str(file)))
 

@@ -117,7 +117,9 @@ def test_a_wrong_address_ends_a_run_at_once_though_another_server_is_missing(fol
 def test_a_wait_that_ends_says_what_it_was_for(folder):
     with pytest.raises(RolloutError, match="does not answer; start it with:") as caught:
         connected(folder, "--rollout.url=http://127.0.0.1:9", "--rollout.wait=0")
-    assert re.search(r"--port 9 .*\nlast: .*refused$", str(caught.value))
+    # Prompt and completion have 16 tokens; the probe of each push 16, after which one is drawn.
+    command = r"--port 9 --max-model-len 17 .*\nlast: .*refused$"
+    assert re.search(command, str(caught.value))
 
 
 def test_servers_pull_from_the_address_that_is_advertised(folder, url, seen):

@@ -62,6 +62,11 @@ class TextTokenizer:
         """Rounds `vocab_size` up to a multiple, for the model's embedding table."""
         return -(-self.vocab_size // multiple) * multiple
 
+    @property
+    def ends(self) -> dict[str, int]:
+        """The fields of a model's `config.json` that name its end and its padding."""
+        return {"eos_token_id": self.eos_id, "pad_token_id": self.pad_id}
+
     def encode(
         self, text: str, *, add_eos: bool = False, add_special_tokens: bool = False
     ) -> IntArray:

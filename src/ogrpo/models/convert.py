@@ -58,13 +58,11 @@ def convert(file: Path, folder: Path, *, dtype: Dtype = "float32", show: Show = 
     for name, weight in source.tensors():
         weights[name] = np.ascontiguousarray(weight, stored)
         show("converting", len(weights), len(source.names))
-    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     with whole_folder(folder) as draft:
         tokenizer.save(draft)
         write_tensors(draft / "model.safetensors", weights)
-        write_json(
-            draft / "config.json", dict(sorted((config.to_hf() | ends | {"dtype": dtype}).items()))
-        )
+        fields = config.to_hf() | tokenizer.ends | {"dtype": dtype}
+        write_json(draft / "config.json", dict(sorted(fields.items())))
         origin = {"file": file.name, "sha256": digest_of(file), "name": source.get("general.name")}
         write_json(draft / SOURCE, origin | {"license": source.get("general.license")})
     return folder

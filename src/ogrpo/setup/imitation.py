@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from ogrpo.learner.state import TrainState, adam, init_state
 from ogrpo.learner.warm_start import imitation_loss, make_imitate, warm_start
 from ogrpo.loop import Packer, stream_seed
 from ogrpo.loop.batches import make_batch, to_device
+from ogrpo.models.convert import whole_folder
 from ogrpo.policy import DecoderConfig, Params, init_params
 from ogrpo.policy.pretrained import load_pretrained, save_pretrained
 from ogrpo.protocol import Completion, Group, IntArray
@@ -212,12 +212,9 @@ def warm_started(
     else:
         params = _imitate_from(config, decoder, start, batch, folder, console)
     if config.warm_start.cache:
-        scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
-        save_pretrained(scratch, decoder, params)
-        try:
-            scratch.rename(folder)
-        except OSError:  # another run stored the same weights first
-            shutil.rmtree(scratch)
+        with whole_folder(folder) as draft:
+            tokenizer.save(draft)
+            save_pretrained(draft, decoder, params, extra_fields=tokenizer.ends)
     return params
 
 

@@ -88,6 +88,5 @@ def save_model(
       NotFiniteError: a weight is NaN or infinite; the folder stays as it was.
     """
     require_finite(params, f"the weights are not saved, and {folder} stays as it was")
-    ends = {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     tokenizer.save(folder)
-    save_pretrained(folder, decoder, merge(params), extra_fields=ends)
+    save_pretrained(folder, decoder, merge(params), extra_fields=tokenizer.ends)

@@ -16,6 +16,7 @@ from ogrpo.rollout.address import check_loopback
 from ogrpo.rollout.vllm import Options, RolloutError, VllmEngine
 from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.rollout.vllm.options import credentials_of_environment
+from ogrpo.rollout.vllm.push import PROBE_SHAPE
 from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.model import save_model
 from ogrpo.system.terminal import shown
@@ -100,7 +101,8 @@ def make_server_engine(
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     """Returns the command that starts a server for this run at `url`, on that machine."""
-    at, longest = urlsplit(url), config.longest_prompt + config.longest_answer
+    at, probe = urlsplit(url), PROBE_SHAPE[1] + 1  # the probe's tokens, and one that is drawn
+    longest = max(config.longest_prompt + config.longest_answer, probe)
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [] if at.scheme == "https" else [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
