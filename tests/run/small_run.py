@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ from rich.console import Console
 
 from experiments.grid.train import program_of, sharing
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout, TrainConfig
+from ogrpo.config.train import (
+    Checkpointing,
+    Data,
+    Evaluation,
+    Judging,
+    Model,
+    Rollout,
+    TrainConfig,
+)
 from ogrpo.config.update import Optimizer
 from ogrpo.loop import Parts
 from ogrpo.policy import DecoderConfig
@@ -24,6 +33,7 @@ from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.presets import main_study
+from ogrpo.tasks import arithmetic
 from tests.run.rewards import VARIED
 
 CONFIG = main_study(
@@ -41,6 +51,8 @@ COSTS = ("seconds", "tokens/s", "collect/", "reward/", "replay/unack", "replay/d
 """What is measured, or counted since a process began, wrote a segment or set one aside."""
 
 
+MADE_ONCE = patch.object(arithmetic, "split", cache(arithmetic.split))
+"""The problems of these runs are the same: most of what preparing one of them takes."""
 PROGRAMS: dict[str, Parts] = {}
 
 
@@ -50,14 +62,15 @@ def make_parts_again(
     """A run's parts with the programs of this process's earlier run that had the same ones."""
     parts = make_parts(config, prepared, decoder, *engine, **more)
     anew = {"run_dir": None, "resume": False, "resume_from": None, "resume_anyway": False}
-    name = program_of(replace(config, **anew))
+    judged = {"rewards": (), "reward": Judging(), "track": ()}  # outside of all programs
+    name = program_of(replace(config, **anew, **judged))
     return sharing(parts, PROGRAMS.setdefault(name, parts), embedded=not any(engine))
 
 
 def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
     """A whole run; returns what it said."""
     console = Console(file=StringIO(), width=200)
-    with patch.object(main, "make_parts", make_parts_again):
+    with patch.object(main, "make_parts", make_parts_again), MADE_ONCE:
         main.run(replace(config, run_dir=folder, **changes), console, TYPED)
     return screen(console)
 
@@ -68,7 +81,11 @@ def go_with(
     """The same, with some of its parts replaced: `group.name` -> what makes it of the real one."""
     config = replace(config, run_dir=folder, **changes)
     console = Console(file=StringIO(), width=200)
-    with closing(prepare(config)) as prepared, open_run(config, TYPED, console) as opened:
+    with (
+        MADE_ONCE,
+        closing(prepare(config)) as prepared,
+        open_run(config, TYPED, console) as opened,
+    ):
         decoder, params = make_model(prepared, console)
         devices = find_devices(prepared.config, decoder)
         parts = make_parts_again(

@@ -1,6 +1,5 @@
 """A run says at once which judge decides and that there is nothing to learn, and ends if asked."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ from ogrpo.report.guards import Guards
 from ogrpo.report.run_page import Answer
 from ogrpo.run.main import GuardError, guard
 from ogrpo.setup.presets import main_study
+from tests.loop.walk import SUMS
 from tests.report.test_guards import evaluated
 from tests.run.small_run import CONFIG, go, left
 
@@ -48,11 +48,8 @@ def test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it(records, option, sai
 
 
 def test_a_file_without_rewards_says_what_it_looks_for_and_strict_ends_it(tmp_path):
-    task = tmp_path / "sums.jsonl"
-    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
-    task.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = replace(CONFIG.data, train=8000)
-    changes = {"task": str(task), "rewards": (), "data": data, "strict": True}
+    changes = {"task": SUMS, "rewards": (), "data": data, "strict": True}
     with pytest.raises(GuardError, match=r"are cut off before they ended") as caught:
         go(tmp_path / "run", **changes)
     notes = "".join(caught.value.__notes__)

@@ -1,7 +1,8 @@
-"""A run is resumed from what is whole, and is the run that nobody stopped."""
+"""A run is resumed from what is whole, whatever ended it, and is the run that nobody stopped."""
 
 import gc
 import shutil
+import traceback
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Checkpointing, Data, Evaluation, Model, Rollout
+from ogrpo.config.train import Checkpointing
 from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.report.run_dir import RunDir
@@ -21,19 +22,12 @@ from ogrpo.run.session import Invocation, Session, as_json, outcomes
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
-from ogrpo.setup.presets import main_study
 from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
-from tests.run.small_run import go, left
+from tests.run.small_run import go, go_with, left
 
-CONFIG = main_study(
-    data=Data(train=16),
-    model=Model(random="tiny"),
-    rollout=Rollout(group_size=2, max_tokens=4),
-    schedule=Schedule(steps=2, prompts=2, evaluate_every=100),
-    evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
-    checkpoint=Checkpointing(every=1),
-)
+CONFIG = replace(SMALL, rewards=(), schedule=Schedule(steps=2, prompts=2, evaluate_every=100))
+"""With the rewards of the task, which count."""
 
 
 def live_bytes() -> int:
@@ -41,17 +35,21 @@ def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def carried(config, run):
-    """Bytes that live at each update beyond those before, first parameters, the report's counts."""
+def carried(config, run, learner=None):
+    """Bytes that live at each update beyond those before, first parameters, the report's counts.
+
+    And the learner, whose programs the session that goes on with the run takes over.
+    """
     with closing(prepare(config)) as prepared:
         config, before, held = prepared.config, live_bytes(), []
         decoder, params = make_model(prepared, Console(quiet=True))
         devices = find_devices(config, decoder)
         parts = make_parts(config, prepared, decoder, devices=devices, experience=run.experience)
+        programs = learner or parts.learner
 
         def update(*arguments):
             held.append(live_bytes() - before)
-            return parts.learner.update(*arguments)
+            return programs.update(*arguments)
 
         session = Session(
             config,
@@ -59,13 +57,13 @@ def carried(config, run):
             prepared,
             decoder,
             devices,
-            replace(parts, learner=replace(parts.learner, update=update)),
+            replace(parts, learner=replace(programs, update=update)),
             Console(quiet=True),
             Invocation("train", "train"),
         )
         assert to_end(carry_out(session, params)) is None
     counts = counted(as_json(config), run.read_metrics(), prepared.left_out, outcomes(session))
-    return held, params, dict(counts)
+    return held, params, dict(counts), programs
 
 
 def total(counts, what):
@@ -79,10 +77,10 @@ def total(counts, what):
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
     run = tmp_path / "run"
     config = replace(CONFIG, run_dir=run, **changes)
-    begun, _, counts = carried(config, RunDir.create(run))
+    begun, _, counts, learner = carried(config, RunDir.create(run))
     longer = replace(config, resume=True, schedule=replace(config.schedule, steps=4))
     assert (total(counts, "completions"), total(counts, "evaluation answers")) == (8, 12)
-    resumed, params, counts = carried(longer, RunDir.reopen(run))
+    resumed, params, counts, _ = carried(longer, RunDir.reopen(run), learner)
     assert (total(counts, "completions"), total(counts, "evaluation answers")) == (16, 18)
     # The rewards' own counters too: of them the report tells what could not be judged.
     records = RunDir.reopen(run).read_metrics()
@@ -187,3 +185,53 @@ def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
     assert go(tmp_path / "cut", SMALL, rollout=rollout).count("ratio of policy to sampler") == 1
     fresh = left(tmp_path / "cut")[0][1:]
     assert all(0.85 < 1 + record["ratio/bias"] < 0.95 for record in fresh)
+
+
+def failing(error: BaseException, at: int):
+    """Makes a function that raises instead of its `at`-th call."""
+
+    def of(function):
+        calls = iter(range(1, 1000))
+
+        def fails(*arguments):
+            if next(calls) == at:
+                raise error
+            return function(*arguments)
+
+        return fails
+
+    return of
+
+
+def chain(error):
+    """An error and what it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+STORY = [
+    # what fails, at which call, the step that is saved, what is said
+    ("evaluator.judge", MemoryError(), 1, 0, "the state after step 0 is saved; go on with"),
+    ("collection.reward_fn", KeyError("gold"), 2, 1, "the state after step 1 is saved; go on with"),
+    ("method.hypers_at", OSError(5, "Input/output error"), 1, 1, "step 2 was under way"),
+    ("learner.update", KeyboardInterrupt(), 1, 1, "what it had changed is not saved; go on with"),
+    ("evaluator.judge", ValueError("odd"), 1, 2, "the state after step 2 is saved; go on with"),
+]
+
+
+@pytest.mark.slow
+def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(whole, tmp_path):
+    """What is whole is saved first, and the way on is told beside the error."""
+    folder = tmp_path / "run"
+    config = replace(SMALL, checkpoint=Checkpointing(every=4))  # the others are of the errors
+    for n, (part, error, call, step, said) in enumerate(STORY):
+        with pytest.raises(BaseException) as caught:  # noqa: PT011 - which, is compared
+            go_with(folder, {part: failing(error, call)}, config, resume=n > 0)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert said in shown
+        assert f"--run-dir {folder} --resume" in shown
+        assert any(each is error for each in chain(caught.value)), shown
+        assert max(int(entry.name) for entry in (folder / "checkpoints").iterdir()) == step
+    go(folder, config, resume=True)
+    assert left(folder) == left(whole)

@@ -7,6 +7,7 @@
 """
 
 import subprocess
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,9 +59,11 @@ SECONDS = 120
 """How long a command that is asked for a fact may take."""
 
 
+@cache
 def commit_of(folder: Path) -> str:
     """Returns the commit of a package's folder in words, and whether its files were changed.
 
+    It is that at the first call: what a process has imported does not change after it.
     A wheel may lie inside somebody's repository: only where git has this file is it our commit.
     """
     if output_of("git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py") is None:
