@@ -14,27 +14,12 @@ from ogrpo.cli.options import as_file, parse, read_file
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed
 from ogrpo.system.terminal import RunNote
+from tests.loop.walk import SUMS
 
-ROWS = [
-    {
-        "prompt": f"{a} + {b} =",
-        "answer": str(a + b),
-        "solution": f"{a} + {b} = {a + b} #### {a + b}",
-    }
-    for a in range(6)
-    for b in range(6)
-]
 SMALL = (
     *("--schedule.steps", "2", "--schedule.prompts", "4", "--rollout.group-size", "4"),
     *("--warm-start.steps", "4", "--warm-start.no-cache", "--evaluation.prompts", "4"),
 )
-
-
-@pytest.fixture
-def task(tmp_path):
-    path = tmp_path / "sums.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -156,16 +141,16 @@ def test_a_file_that_is_wrong_is_refused_by_name(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("url", ["http://me:SECRET@host:1", "me:SECRET@host", "http://h/?k=SECRET"])
-def test_a_servers_password_reaches_nobody(task, tmp_path, monkeypatch, capfd, url):
+def test_a_servers_password_reaches_nobody(tmp_path, monkeypatch, capfd, url):
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "run.yaml"
     config.write_text(f"rollout:\n  url: ['{url}']\n")
-    train = ["train", "--task", str(task), "--run-dir", "run"]
+    train = ["train", "--task", SUMS, "--run-dir", "run"]
     for command in (
         [*train, "--rollout.url", url],
         [*train, "--rollout.url", url, "--print-config"],
         [*train, "--config", str(config)],
-        ["eval", "--task", str(task), "--model.path", ".", "--servers.url", url],
+        ["eval", "--task", SUMS, "--model.path", ".", "--servers.url", url],
     ):
         with contextlib.suppress(SystemExit):
             assert main(command) == 2
@@ -176,7 +161,7 @@ def test_a_servers_password_reaches_nobody(task, tmp_path, monkeypatch, capfd, u
 
 
 @pytest.mark.slow
-def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
+def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
     def command(*arguments):
         code = main([*map(str, arguments)])
         return code, capsys.readouterr().out
@@ -189,7 +174,7 @@ def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
         "    return [float(text.split()[-1:] == [gold])"
         " for text, gold in zip(completions, answer)]\n"
     )
-    options = ("--task", task, "--rewards", "my_rewards.py:near", "--run-dir", "one")
+    options = ("--task", SUMS, "--rewards", "my_rewards.py:near", "--run-dir", "one")
     code, output = command("train", *options, *SMALL)
     assert code == 0, output
     records = [json.loads(x) for x in (tmp_path / "one/metrics.jsonl").read_text().splitlines()]
@@ -205,12 +190,12 @@ def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
     code, output = command("compare", "one", "two")
     assert code == 0, output
     assert "knobs.beta" in output
-    evaluated = ("eval", "--task", task, "--rewards", "my_rewards.py:near")
+    evaluated = ("eval", "--task", SUMS, "--rewards", "my_rewards.py:near")
     drawn = ("--model.path", "one/model", "--samples", "4", "--temperature", "1")
     code, output = command(*evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl")
     assert code == 0, output
     answers = [json.loads(x) for x in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert len(answers) == 4 * 4  # a tenth of 36 problems is held out
+    assert len(answers) == 2 * 4  # a tenth of 24 problems is held out
     with pytest.raises(SystemExit):
         main(["eval", "--print-config"])
     assert yaml.safe_load(capsys.readouterr().out)["task"] == "gsm8k"
@@ -230,7 +215,7 @@ def test_train_eval_report_and_compare(task, tmp_path, monkeypatch, capsys):
         ("train --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no kn"),
     ],
 )
-def test_what_is_missing_is_named(task, tmp_path, monkeypatch, capsys, command, message):
+def test_what_is_missing_is_named(tmp_path, monkeypatch, capsys, command, message):
     monkeypatch.chdir(tmp_path)
-    assert main(command.replace("TASK", str(task)).split()) == 2
+    assert main(command.replace("TASK", SUMS).split()) == 2
     assert f"error: {message}" in capsys.readouterr().err

@@ -51,28 +51,20 @@ def test_a_file_that_was_not_shipped_is_refused_with_the_remedy(params, tmp_path
         cache.read_shipped("recipe", DECODER, np.float32, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def prepared():
-    with closing(prepare(SHIPPED["default-0"])) as prepared:
-        yield prepared
-
-
 def shipped_file(prepared):
     """The name of the file that a run begins with; None where none is shipped."""
     manifest = json.loads((cache.FOLDER / cache.MANIFEST).read_text())
-    entry = manifest.get(recipe_of(prepared))
-    return None if entry is None else entry["file"]
+    return manifest.get(recipe_of(prepared), {"file": None})["file"]
 
 
-def test_the_default_begins_with_what_is_shipped_and_trains_where_that_is_asked_for(
-    prepared, monkeypatch
-):
-    assert shipped_file(prepared) == "default-0.safetensors"
-    assert shipped_file(replace(prepared, config=replace(prepared.config, seed=1))) is None
-    monkeypatch.setattr(imitation, "_imitate", lambda *_: "imitated here")
-    assert make_model(prepared, QUIET)[1] != "imitated here"
-    here = replace(prepared.config, warm_start=WarmStart(retrain=True, cache=False))
-    assert make_model(replace(prepared, config=here), QUIET)[1] == "imitated here"
+def test_the_default_begins_with_what_is_shipped_and_trains_where_that_is_asked_for(monkeypatch):
+    with closing(prepare(SHIPPED["default-0"])) as prepared:
+        assert shipped_file(prepared) == "default-0.safetensors"
+        assert shipped_file(replace(prepared, config=replace(prepared.config, seed=1))) is None
+        monkeypatch.setattr(imitation, "_imitate", lambda *_: "imitated here")
+        assert make_model(prepared, QUIET)[1] != "imitated here"
+        here = replace(prepared.config, warm_start=WarmStart(retrain=True, cache=False))
+        assert make_model(replace(prepared, config=here), QUIET)[1] == "imitated here"
 
 
 @pytest.mark.slow

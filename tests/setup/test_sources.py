@@ -4,18 +4,19 @@ import json
 from contextlib import closing
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, Judging, Model, Rollout, TrainConfig, WarmStart
 from ogrpo.data.tokenizer import train_bpe
+from ogrpo.policy import init_params
 from ogrpo.protocol import Completion, Group
 from ogrpo.rollout.embedded import EmbeddedEngine
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.find_task import check_sources, find_task
-from ogrpo.setup.model import make_model, save_model, tiny_decoder
+from ogrpo.setup.model import save_model, tiny_decoder
 from ogrpo.setup.prepare import prepare
 from ogrpo.tasks import Task
 from tests.loop.walk import CHAT, SUMS
@@ -46,39 +47,52 @@ def judged(prepared, *texts):
     return verdicts
 
 
-REFUSED = {
-    "the files of a file": (
+REFUSED = [
+    (
         TrainConfig(task=SUMS, data=Data(path="here")),
         r"data\.path is here, .* where a named task's files are",
     ),
-    "solutions of an official task": (
+    (
         TrainConfig(task="math", data=Data(path="x", solution_column="worked")),
         r"data\.solution-column is worked",
     ),
-    "a part of what has a test split": (
+    (
         TrainConfig(task="math", data=Data(path="x", heldout="0.5")),
         r"data\.heldout is 0\.5, .* evaluated on prompts of its own",
     ),
-    "a weight too many": (
+    (
         TrainConfig(rewards=(ODD,), reward=Judging(weights=(1.0, 2.0))),
         r"reward\.weights has 2 weights for 1 rewards",
     ),
-    "files of a file to evaluate on": (
-        TrainConfig(evaluation=Evaluation(task=SUMS, path="x")),
-        r"evaluation\.path is x",
-    ),
-    "a teacher beside worked solutions": (
+    (TrainConfig(evaluation=Evaluation(task=SUMS, path="x")), r"evaluation\.path is x"),
+    (
         TrainConfig(task=SUMS, warm_start=WarmStart(demonstrations=2)),
         r"warm-start\.demonstrations is 2, .* worked solutions are imitated",
     ),
-}
+    (
+        TrainConfig(task=SUMS, rewards=(ODD,), reward=Judging(extraction="boxed")),
+        r"reward\.extraction is boxed, .* no answers are compared",
+    ),
+    (
+        TrainConfig(reward=Judging(call_seconds=1.0)),
+        r"reward\.call-seconds is 1\.0, .* bound their own time",
+    ),
+    (
+        TrainConfig(task=CHAT, data=Data(prompt="{question}!")),
+        r"data\.prompt is .* those of 'chat' are messages",
+    ),
+    (
+        TrainConfig(task=SUMS, data=Data(prompt="Calculate.")),
+        r"'Calculate\.' has no \{question\}",
+    ),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_would_change_nothing_is_refused(name):
-    config, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("config", "message"), REFUSED)
+def test_what_would_change_nothing_or_is_not_read_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):  # noqa: PT012 - the one or the other
         check_sources(config)
+        find_task(config)
 
 
 ACCEPTED = [
@@ -108,43 +122,14 @@ def own_task():
     return Task.from_iterable(rows, rewards=[right])
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
+def test_a_task_that_is_given_needs_no_finding():
+    check_sources(TrainConfig(), own_task())
+    for config, message in (
         (TrainConfig(rewards=(ODD,)), r"rewards is .*the task brings its own"),
         (TrainConfig(data=Data(train=50)), r"data\.train is 50"),
-    ],
-)
-def test_a_task_that_is_given_needs_no_finding(config, message):
-    check_sources(TrainConfig(), own_task())
-    with pytest.raises(ValueError, match=message):
-        check_sources(config, own_task())
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            TrainConfig(task=SUMS, rewards=(ODD,), reward=Judging(extraction="boxed")),
-            r"reward\.extraction is boxed, .* no answers are compared",
-        ),
-        (
-            TrainConfig(reward=Judging(call_seconds=1.0)),
-            r"reward\.call-seconds is 1\.0, .* bound their own time",
-        ),
-        (
-            TrainConfig(task=CHAT, data=Data(prompt="{question}!")),
-            r"data\.prompt is .* those of 'chat' are messages",
-        ),
-        (
-            TrainConfig(task=SUMS, data=Data(prompt="Calculate.")),
-            r"'Calculate\.' has no \{question\}",
-        ),
-    ],
-)
-def test_what_the_task_does_not_read_is_refused(config, message):
-    with pytest.raises(ValueError, match=message):
-        find_task(config)
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_sources(config, own_task())
 
 
 def test_prompts_are_put_once_wherever_they_come_from(official):
@@ -220,22 +205,13 @@ TEMPLATE = """\
 {% for m in messages %}{{ m.content }}{% endfor %}{% if mood is defined %} Be {{ mood }}.{% endif %}"""
 
 
-@pytest.fixture(scope="module")
-def talker(tmp_path_factory):
-    """A model whose chat template reads one variable."""
-    folder = tmp_path_factory.mktemp("talker")
-    texts = ["What is 1 + 2 = ? Be kind."]
-    tokenizer = train_bpe(texts, 300, chat_template=TEMPLATE)
-    config = TrainConfig(task=SUMS, schedule=SMALL, model=Model(random="tiny"))
-    with closing(prepare(config)) as prepared:
-        _, params = make_model(replace(prepared, tokenizer=tokenizer), Console(quiet=True))
-    save_model(folder, tiny_decoder(tokenizer), params, tokenizer)
-    return folder
+def test_variables_reach_the_chat_template(tmp_path):
+    tokenizer = train_bpe(["What is 1 + 2 = ? Be kind."], 300, chat_template=TEMPLATE)
+    decoder = tiny_decoder(tokenizer)
+    save_model(tmp_path, decoder, init_params(decoder, jax.random.key(0)), tokenizer)
 
-
-def test_variables_reach_the_chat_template(talker):
     def first(*chat):
-        config = replace(MADE, model=Model(path=talker), data=Data(chat=chat))
+        config = replace(MADE, model=Model(path=tmp_path), data=Data(chat=chat))
         with closing(prepare(config)) as prepared:
             return prepared.tokenizer.decode(prepared.prompts.train[0])
 

@@ -136,9 +136,6 @@ def _one_device(
     )
     device = SingleDeviceSharding(jax.devices()[0])
 
-    def places(state: TrainState) -> TrainState:
-        return jax.tree.map(lambda _: device, replace(state, frozen=()))
-
     def init(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
         state = init_state(trained, optimizer, frozen=frozen)
@@ -147,8 +144,7 @@ def _one_device(
     def shapes(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
         bare = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
-        placed = jax.tree.map(_placed, bare, places(bare))
-        return _with_region(replace(placed, frozen=frozen), region)
+        return _placed(bare, jax.tree.map(lambda _: device, bare), frozen, region)
 
     return Devices(
         policy_fn=in_compute_dtype(config, policy_fn),
@@ -181,9 +177,8 @@ def _many_devices(
     def shapes(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
         bare = jax.eval_shape(partial(init_state, optimizer=optimizer), trained)
-        placed = jax.tree.map(_placed, bare, replace(to.state, region=(), frozen=()))
-        frozen = sharding.place(frozen, to.state.frozen)
-        return _with_region(replace(placed, frozen=frozen), region)
+        where = replace(to.state, region=(), frozen=())
+        return _placed(bare, where, sharding.place(frozen, to.state.frozen), region)
 
     def no_values(_policy: PolicyFn) -> ScoreFn:
         raise ValueError(
@@ -212,14 +207,15 @@ def _copy(region: Any) -> Any:
     return jax.tree.map(jnp.copy, region)
 
 
-def _placed(leaf: jax.ShapeDtypeStruct, where: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+def _placed(bare: TrainState, where: Any, frozen: Any, region: Any) -> TrainState:
+    """Returns shapes of a train state with their places; its trust region is everywhere."""
 
+    def at(leaf: Any, place: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
-def _with_region(shapes: TrainState, region: Any) -> TrainState:
-    """Returns shapes of a train state with those of its trust region, which is everywhere."""
-    everywhere = shapes.updates.sharding
-    return replace(shapes, region=jax.tree.map(lambda leaf: _placed(leaf, everywhere), region))
+    placed = jax.tree.map(at, bare, where)
+    region = jax.tree.map(partial(at, place=placed.updates.sharding), region)
+    return replace(placed, frozen=frozen, region=region)
 
 
 def state_axes(config: TrainConfig, decoder: DecoderConfig) -> tuple[Params, Any]:
