@@ -180,10 +180,10 @@ ELSEWHERE = {
     "run/test_resume.py": "resume_from",
     "server/test_2_tied.py": "rollout.transport",
     "setup/test_imitation.py": "warm_start.solutions warm_start.save_every",
-    "setup/test_processes.py": "processes.auto processes.coordinator processes.count processes.id",
+    "setup/test_processes.py": "processes.auto processes.coordinator processes.count processes.id"
+    " rollout.url",
     "setup/test_server_options.py": "rollout.in_flight rollout.advertise rollout.timeout"
-    " rollout.patience rollout.attempts rollout.per_server rollout.tolerance",
-    "setup/test_servers.py": "rollout.url rollout.wait",
+    " rollout.patience rollout.attempts rollout.per_server rollout.tolerance rollout.wait",
     "setup/test_sources.py": "data.chat reward.extraction reward.seconds reward.call_seconds"
     " reward.memory_gib evaluation.path evaluation.engine",
 }

@@ -1,7 +1,9 @@
-"""Runs of two processes with four devices each, beside the same runs of one process with eight."""
+"""Runs of two processes with two devices each, beside the same runs of one process."""
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from benchmarks.chaos.processes import free_port
+from benchmarks.chaos.schedules import Schedule, make_task
 from ogrpo.learner import hosts
 from ogrpo.setup import processes
 from ogrpo.setup.prepare import prepare
@@ -24,16 +27,7 @@ from tests.loop.walk import with_options
 from tests.processes import serving
 
 ROOT = Path(__file__).parents[2]
-MESH = "--mesh.data=2 --mesh.fsdp=2 --mesh.tensor=2".split()
-SMALL = (
-    "--model.random=tiny --rollout.group-size=4 --rollout.max-tokens=6 --schedule.prompts=8"
-    " --schedule.evaluate-every=2 --schedule.sync-interval=2 --evaluation.prompts=8 --checkpoint.every=1"
-    " --optimizer.learning-rate=0.003 --optimizer.warmup=0 --evaluation.no-gradient-variance"
-).split()
-REWARD = """
-def even(completions, **columns):
-    return [float(len(text) % 2) for text in completions]
-"""
+SERVE = re.compile(r"^  ogrpo-serve (.+)$")
 STEPS = 3
 COSTS = (
     "seconds",
@@ -49,13 +43,8 @@ COSTS = (
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory) -> list[str]:
-    folder = tmp_path_factory.mktemp("task")
-    lines = [{"prompt": f"{n} and {n * n} are", "answer": str(n)} for n in range(40)]
-    (folder / "problems.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "rewards.py").write_text(REWARD)
-    options = [f"--task={folder / 'problems.jsonl'}", f"--rewards={folder / 'rewards.py'}:even"]
-    return [*options, *SMALL, f"--schedule.steps={STEPS}"]
+def task(tmp_path_factory) -> Path:
+    return make_task(tmp_path_factory.mktemp("task"))
 
 
 def started(devices: int, *options: str, **environment: str) -> subprocess.Popen[str]:
@@ -70,14 +59,14 @@ def started(devices: int, *options: str, **environment: str) -> subprocess.Popen
 def pair(*options: str) -> list[subprocess.Popen[str]]:
     where = f"--processes.coordinator=127.0.0.1:{free_port()}"
     ids = [f"--processes.id={n}" for n in range(2)]
-    return [started(4, *options, where, "--processes.count=2", number) for number in ids]
+    return [started(2, *options, where, "--processes.count=2", number) for number in ids]
 
 
 def found_by_slurm(*options: str) -> list[subprocess.Popen[str]]:
     """The same with what Slurm tells each task in place of the options."""
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost"}
     tasks = [{**job, "SLURM_NTASKS": "2", "SLURM_PROCID": n, "SLURM_LOCALID": n} for n in "01"]
-    return [started(4, *options, "--processes.auto", **task) for task in tasks]
+    return [started(2, *options, "--processes.auto", **task) for task in tasks]
 
 
 def outputs(*processes: subprocess.Popen[str]) -> list[str]:
@@ -129,25 +118,26 @@ def learned(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_path):
-    extra = "--optimizer.batching=packed --knobs.beta=0.1 --evaluation.token-samples=0".split()
     steps = 8  # more than go by between a step's record and a signal
-    options = [*task, *MESH, *extra, f"--schedule.steps={steps}"]
-    alone = started(8, *options, f"--run-dir={tmp_path / 'one'}")
+    schedule = Schedule(  # on a mesh where no process has all of a weight
+        "--mesh.fsdp=2 --mesh.tensor=2 --schedule.sync-interval=2 --optimizer.batching=packed"
+        " --knobs.beta=0.1 --evaluation.token-samples=0"
+    )
+    alone = started(4, *schedule.words(task, tmp_path / "one", steps))
     printed = outputs(alone)
     assert codes(alone) == [0], printed
-    assert "mesh data 2 x fsdp 2 x tensor 2: parameters" in printed[0]
+    assert "mesh data 1 x fsdp 2 x tensor 2: parameters" in printed[0]
     assert "repeated, layers.self_attn.k_proj.weight: 1 kv_heads cannot be cut" in printed[0]
     learned(tmp_path / "one")
     run = tmp_path / "t[w]o"
-    folder = f"--run-dir={run}"
-    both = pair(*options, folder)
+    both = pair(*schedule.words(task, run, steps))
     await_step(run, 1, both)
     both[1].send_signal(signal.SIGTERM)
     printed = outputs(*both)
     assert codes(*both) == [130, 130], printed
     assert "stopped by SIGTERM after step" in printed[0]
     assert 0 < len(records(run)) < steps + 1
-    both = found_by_slurm(folder, "--resume")
+    both = found_by_slurm(f"--run-dir={run}", "--resume")
     printed = outputs(*both)
     assert codes(*both) == [0, 0], printed
     compare(run, tmp_path / "one", steps)
@@ -161,24 +151,51 @@ def await_step(run: Path, step: int, processes: list[subprocess.Popen[str]]) -> 
         time.sleep(0.05)
 
 
+def served(*processes: subprocess.Popen[str]) -> list[str]:
+    """Starts the server that the first process asks for; returns what each prints to its end."""
+    lines, stream = [], processes[0].stdout
+    assert stream is not None
+    while (command := SERVE.match(line := stream.readline())) is None:
+        assert line, outputs(*processes)
+        lines.append(line)
+    with serving(*shlex.split(command[1])):
+        first, *others = outputs(*processes)
+    return ["".join([*lines, line, first]), *others]
+
+
 @pytest.mark.slow
-def test_the_first_of_two_processes_talks_to_the_servers(task, tmp_path):
-    ahead = ["--schedule.sync-offset=1", "--schedule.replay=2", "--replay.groups=16"]
-    for name, devices, mesh in (("one", 1, []), ("two", 4, MESH)):
-        run = tmp_path / name
-        port = str(free_port())
-        url = f"http://127.0.0.1:{port}"
-        place = ["--device", "cpu", "--port", port, "--max-model-len", "64"]
-        options = [*task, *ahead, *mesh, f"--run-dir={run}", f"--rollout.url={url}"]
-        processes = [started(devices, *options)] if name == "one" else pair(*options)
-        while not (run / "initial" / "tokenizer.json").exists():
-            assert not any(p.poll() is not None for p in processes), outputs(*processes)
-            time.sleep(0.05)
-        with serving(str(run / "initial"), *place):
-            printed = outputs(*processes)
-        assert not any(codes(*processes)), printed
-        learned(run)
-    compare(tmp_path / "two", tmp_path / "one")
+def test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks_to_it(
+    task, tmp_path
+):
+    ahead = "--schedule.sync-interval=2 --schedule.sync-offset=1 --schedule.replay=2"
+    one, two = tmp_path / "one", tmp_path / "two"
+    url, other_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    options, others = (
+        Schedule(f"{ahead} --replay.groups=8 --rollout.url={at}").words(task, run, STEPS)
+        for at, run in ((url, one), (other_url, two))
+    )
+    alone = started(1, *options)
+    (output,) = served(alone)
+    assert codes(alone) == [0], output
+    waiting = rf"waiting for {url} \(.*refused\); start it elsewhere with:\n  ogrpo-serve "
+    assert re.search(f"{waiting}{one / 'initial'} --device cpu", output)
+    assert f"server         {url}" in output
+    assert "tokenizer      the trainer's" in output
+    assert re.search(rf"step +{STEPS} .*running \d+ .*push \d+\.\d\d s", output)
+    learned(one)
+    *_, last = lines = records(one)[1:]
+    # Evaluated by the server, it gets the trainer's weights for that, and its own again after.
+    assert last["sync/count"] == 6
+    assert min(last["sync/bytes"], last["server/generated_tokens"]) > 0
+    assert all(line["sync/seconds"] > 0 for line in lines)
+    page = (one / "report.html").read_text()
+    assert "pushes of weights to servers<td>6" in page
+    assert "requests that failed and were sent again<td>0" in page
+    assert "Seconds of the last push of weights to servers" in page
+    both = pair(*others, "--mesh.data=2", "--mesh.fsdp=2")
+    printed = served(*both)
+    assert codes(*both) == [0, 0], printed
+    compare(two, one)
 
 
 def test_processes_that_were_told_different_things_are_refused(monkeypatch):

@@ -4,13 +4,14 @@ import io
 import re
 import threading
 from contextlib import closing, contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from rich.console import Console
 
+from ogrpo.cli.main import main
 from ogrpo.cli.options import parse, parse_eval
 from ogrpo.config.rollout import Servers
 from ogrpo.report.run_dir import RunDir
@@ -18,7 +19,9 @@ from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.rollout.vllm import Options, Refused, RolloutError
 from ogrpo.serving.bridge import embedded_model
 from ogrpo.setup import servers
+from ogrpo.setup.find_task import TaskLengths, with_numbers
 from ogrpo.setup.servers import connect
+from tests.loop.walk import SUMS
 from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
@@ -122,6 +125,18 @@ def test_a_wait_that_ends_says_what_it_was_for(folder):
     assert re.search(command, str(caught.value))
 
 
+@pytest.mark.slow
+def test_a_server_that_is_not_there_ends_the_command_which_can_be_tried_again(tmp_path, capsys):
+    sizes = [f"--task={SUMS}", "--model.random=tiny", "--schedule.prompts=4"]
+    words = ["--rollout.url=http://127.0.0.1:9", "--rollout.wait=0", f"--run-dir={tmp_path}"]
+    for _ in range(2):
+        assert main(["train", *sizes, *words]) == 2
+        errors = capsys.readouterr().err
+        assert "127.0.0.1:9 does not answer; start it with:\n  ogrpo-serve" in errors
+        assert "Traceback" not in errors
+        assert {path.name for path in tmp_path.iterdir()} == {".ogrpo.lock", "initial"}
+
+
 def test_servers_pull_from_the_address_that_is_advertised(folder, url, seen):
     said = io.StringIO()
     where = ("--rollout.transport=url", "--rollout.listen=0.0.0.0", "--rollout.advertise=localhost")
@@ -151,26 +166,17 @@ def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
     table = "rollout" if program == "train" else "servers"
     words = [f"--{table}.{name.replace('_', '-')}={value}" for name, value in SET.items()]
     words = [f"--{table}.url=http://host:8000", *words]
-    config = asked_for(*words) if program == "train" else eval_config(*words)
-    config = from_sizes(config)
+    if program == "train":
+        config = asked_for(*words)
+    else:
+        config = parse_eval(["--model.path=x", *words]).as_train
+    config = with_numbers(config, TaskLengths(4, 4), 1.0)
     options = servers.make_server_engine(config, CONFIG, world.TOKENIZER)
     assert {name: getattr(options, name) for name in SET} == SET
     assert all(getattr(Options(), name) != value for name, value in SET.items())
     # What says where servers are, and how long the start waits for them, is for this side alone.
     reached = {field.name for field in fields(Servers)} - {"url", "wait", "folder"}
     assert reached == set(SET)
-
-
-def eval_config(*words):
-    return parse_eval(["--model.path=x", *words]).as_train
-
-
-def from_sizes(config):
-    return replace(
-        config,
-        data=replace(config.data, prompt_length=4),
-        rollout=replace(config.rollout, max_tokens=4),
-    )
 
 
 @pytest.mark.parametrize(
