@@ -1,67 +1,29 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.protocol import Completion, Group
+from tests.data.replay.make import versioned
 
-P, T = 5, 4
-ids = st.integers(0, 2**31 - 1)
-
-
-@st.composite
-def completions(draw) -> Completion:
-    length = draw(st.integers(0, T))
-    log_probs = draw(arrays(np.float32, length, elements=st.floats(-50, 0, width=32)))
-    return Completion(
-        token_ids=draw(arrays(np.int32, length, elements=ids)),
-        log_probs=log_probs,
-        policy_version=draw(st.integers(0, 1000)),
-        temperature=1.0,
-        finish_reason="stop",
-    )
-
-
-@st.composite
-def group_lists(draw) -> list[Group]:
-    size = draw(st.integers(1, 3))
-    prompts = draw(st.lists(st.integers(1, P), min_size=1, max_size=4))
-    return [
-        Group(
-            prompt_ids=draw(arrays(np.int32, length, elements=ids)),
-            completions=tuple(draw(completions()) for _ in range(size)),
-        )
-        for length in prompts
-    ]
-
-
-def completion(length: int = 2) -> Completion:
-    return Completion(
-        token_ids=np.arange(length, dtype=np.int32),
-        log_probs=np.zeros(length, np.float32),
-        policy_version=0,
-        temperature=1.0,
-        finish_reason="stop",
-    )
+P, T = 5, 6
 
 
 def group(prompt: int = 3, size: int = 2, length: int = 2) -> Group:
-    return Group(
-        prompt_ids=np.arange(prompt, dtype=np.int32), completions=(completion(length),) * size
-    )
+    tokens, log_probs = np.arange(length, dtype=np.int32), np.zeros(length, np.float32)
+    done = Completion(tokens, log_probs, 0, 1.0, "stop")
+    return Group(np.arange(prompt, dtype=np.int32), (done,) * size)
 
 
-def rewards_of(groups) -> np.ndarray:
-    return np.arange(sum(len(g.completions) for g in groups), dtype=np.float32).reshape(
-        len(groups), -1
-    )
-
-
-@given(group_lists(), st.integers(0, 9))
-def test_padding_loses_nothing_and_pads_to_the_right(groups, pad_id):
-    batch = pad_groups(groups, P, T, rewards=rewards_of(groups), pad_id=pad_id)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=4), st.integers(1, 3), st.integers(0, 9))
+def test_padding_loses_nothing_and_pads_to_the_right(numbers, size, pad_id):
+    groups = [one.group for one in versioned(numbers)]
+    groups = [replace(one, completions=(one.completions * 2)[:size]) for one in groups]
+    rewards = np.arange(len(groups) * size, dtype=np.float32).reshape(-1, size)
+    batch = pad_groups(groups, P, T, rewards=rewards, pad_id=pad_id)
     for n, group in enumerate(groups):
         assert_row(batch.prompt_ids[n], batch.prompt_mask[n], group.prompt_ids, pad_id)
         for g, done in enumerate(group.completions):
@@ -70,8 +32,8 @@ def test_padding_loses_nothing_and_pads_to_the_right(groups, pad_id):
             assert_row(batch.behavior_log_probs[n, g], mask, done.log_probs, 0.0)
             assert batch.policy_versions[n, g] == done.policy_version
             assert_row(batch.loss_mask[n, g], mask, done.carries_loss, False)
-    np.testing.assert_array_equal(batch.rewards, rewards_of(groups))
-    n, g = len(groups), len(groups[0].completions)
+    np.testing.assert_array_equal(batch.rewards, rewards)
+    n, g = rewards.shape
     assert [(x.shape, x.dtype) for x in batch if x is not None] == [
         ((n, P), np.int32),
         ((n, P), np.bool_),
@@ -91,7 +53,7 @@ def assert_row(row, mask, expected, padding) -> None:
     ("groups", "rewards", "message"),
     [
         ([group(prompt=6)], (1, 2), "prompt of 6 tokens does not fit in prompt_length 5"),
-        ([group(length=5)], (1, 2), r"completion of 5 tokens .* completion_length 4"),
+        ([group(length=7)], (1, 2), r"completion of 7 tokens .* completion_length 6"),
         ([group()], (2,), r"rewards are \(2,\); give \(1, 2\)"),
         ([], (2, 2), r"group sizes are \[\]"),
         ([group(size=2), group(size=3)], (2, 2), r"group sizes are \[2, 3\]"),

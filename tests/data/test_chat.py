@@ -49,12 +49,6 @@ def test_what_templates_rely_on(template, expected):
     assert render_chat(template, MESSAGES, {"bos_token": "<s>"}) == expected
 
 
-def test_a_template_that_refuses_is_an_error_in_its_own_words():
-    template = "{{ raise_exception('System role not supported') }}"
-    with pytest.raises(ValueError, match="chat template: System role not supported"):
-        render_chat(template, MESSAGES, {})
-
-
 LONG = [{"role": "user", "content": "What is 1 + 1? " * 2000}]
 GROW = "{% set ns = namespace(x='aaaa') %}{% for i in range(100) %}STEP{% endfor %}"
 SHARED = "".join(f"{{% set {b}=[{a}]*1000 %}}" for a, b in zip("1abcde", "abcdef", strict=True))
@@ -108,6 +102,7 @@ def test_no_template_reaches_python(template):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
+        ("{{ raise_exception('System role not supported') }}", "System role not supported"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{{ 'a' + 1 }}", "TypeError"),
         ("{% for i in 7 %}{% endfor %}", "TypeError"),

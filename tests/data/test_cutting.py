@@ -7,17 +7,11 @@ from hypothesis import strategies as st
 
 from ogrpo.data.cutting import cut_by_tokens, pack_cut
 from ogrpo.data.packing import real_tokens
-from tests.data.test_packing import make
-
-lengths = st.lists(st.integers(0, 40), min_size=18, max_size=18).map(
-    lambda x: np.reshape(x, (6, 3))
-)
-prompts = st.lists(st.integers(1, 5), min_size=6, max_size=6)
-left_in = st.lists(st.booleans(), min_size=6, max_size=6).map(np.array)
+from tests.data.test_packing import left_in, lengths, make, prompts
 
 
 @settings(max_examples=60)
-@given(prompts, lengths, left_in, st.integers(45, 400), st.sampled_from([1, 2, 3]))
+@given(prompts, lengths(3), left_in, st.integers(45, 400), st.sampled_from([1, 2, 3]))
 def test_every_completion_has_one_part_and_no_row_is_too_long(
     prompts, lengths, included, most, together
 ):

@@ -1,6 +1,5 @@
 """Completions that anybody logged are checked, counted and put into groups; ours come back whole."""
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 
@@ -37,8 +36,8 @@ TERMS = LogTerms(
 ROW = {"prompt": "ab", "token_ids": [3, 4, 0], "log_probs": [-1.0, -2.0, -0.5], "reward": 1.0}
 
 
-def read(*rows, terms=TERMS):
-    return read_log([(row, f"log:{n}") for n, row in enumerate(rows, 1)], terms)
+def read(*rows):
+    return read_log([(row, f"log:{n}") for n, row in enumerate(rows, 1)], TERMS)
 
 
 def test_rows_become_groups_of_their_prompt_in_the_order_of_the_file():
@@ -79,7 +78,6 @@ HOSTILE = {
     "a held-out prompt": ({"prompt": "held"}, "held out"),
     "an unknown token": ({"token_ids": [3, 30, 0]}, "token ids"),
     "a negative token": ({"token_ids": [3, -1, 0]}, "token ids"),
-    "a token beyond all integers": ({"token_ids": [3, 2**70, 0]}, "token ids"),
     "tokens that are no numbers": ({"token_ids": "abc"}, "token ids"),
     "half a token": ({"token_ids": [3, 4.5, 0]}, "token ids"),
     "true as a token": ({"token_ids": [3, True, 0]}, "token ids"),
@@ -93,12 +91,10 @@ HOSTILE = {
     "a chance above 1": ({"log_probs": [-1.0, 0.5, -1.0]}, "log_probs"),
     "log-probs that are none": ({"log_probs": [-1.0, None, -1.0]}, "log_probs"),
     "log-probs as a text": ({"log_probs": "-1 -1 -1"}, "log_probs"),
-    "one log-prob": ({"log_probs": -3.5}, "log_probs"),
     "no reward": ({"reward": None}, "reward"),
     "a reward as a text": ({"reward": "1"}, "reward"),
     "an infinite reward": ({"reward": float("inf")}, "reward"),
     "another temperature": ({"temperature": 0.5}, "temperature"),
-    "a greedy row": ({"temperature": 0}, "temperature"),
     "a temperature of NaN": ({"temperature": float("nan")}, "temperature"),
     "a version as a text": ({"version": "new"}, "version"),
     "a version below that of others": ({"version": -2}, "version"),
@@ -175,9 +171,3 @@ def test_our_own_files_come_back_as_the_same_groups(tmp_path):
     # A copy of the file beside it adds nothing.
     twice = read_log([*read_parquet(file), *read_parquet(file)], terms)
     assert (twice.repeats, twice.accepted) == (2 * len(groups), 2 * len(groups))
-
-
-def test_json_lines_hold_what_parquet_does():
-    rows = [{**ROW, "reward": n} for n in range(4)]
-    again = [json.loads(json.dumps(row)) for row in rows]
-    assert repr(all_facts(read(*rows).experiences)) == repr(all_facts(read(*again).experiences))

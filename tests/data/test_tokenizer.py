@@ -28,8 +28,7 @@ def test_words_come_back(words):
 
 @given(st.text())
 def test_any_text_comes_back_from_bytes(text):
-    tokens = [PAD, EOS]
-    if not any(token in text for token in tokens):
+    if PAD not in text and EOS not in text:
         assert BPE.decode(BPE.encode(text)) == text
 
 
@@ -61,7 +60,6 @@ def test_a_word_without_a_token_is_an_error_that_names_it():
 def test_the_chat_prompt_goes_through_the_template():
     tokenizer = train_bpe(CORPUS, 300, chat_template=CHAT)
     expected = f"[system] Be brief. {EOS}[user] 2 + 2 {EOS}[reply]"
-    assert tokenizer.render_prompt("2 + 2", system="Be brief.") == expected
     ids = tokenizer.encode_prompt("2 + 2", system="Be brief.")
     assert tokenizer.decode(ids, skip_special_tokens=False) == expected
     assert (ids == tokenizer.eos_id).sum() == 2
@@ -82,8 +80,7 @@ def test_a_saved_tokenizer_is_read_back(tokenizer, tmp_path):
 
 def folder_with(tmp_path, **config):
     BPE.save(tmp_path)
-    file = tmp_path / "tokenizer_config.json"
-    file.write_text(json.dumps(BPE.config | config))
+    (tmp_path / CONFIG).write_text(json.dumps(BPE.config | config))
     return tmp_path
 
 
@@ -142,8 +139,5 @@ def test_each_digit_is_a_token_of_its_own():
     split = train_bpe(corpus, 300)
     for text in ("1234", " 1234", "x=1234;", "-1234.5"):
         pieces = [split.decode([n]) for n in split.encode(text)]
-        assert [p for p in pieces if any(c.isdigit() for c in p)] == [
-            c for c in text if c.isdigit()
-        ]
-    digits = [split.encode(str(n)).tolist() for n in range(10)]
-    assert split.encode("120").tolist() == [*digits[1], *digits[2], *digits[0]]
+        digits = [p for p in pieces if any(c.isdigit() for c in p)]
+        assert digits == [c for c in text if c.isdigit()]

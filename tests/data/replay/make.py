@@ -1,19 +1,43 @@
 """Groups to put into buffers, the buffers, and everything that a group says, to be compared."""
 
-from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ogrpo.batch import Batch
-from ogrpo.data.replay import BufferLimits, Columns, Experience, Layout, ReplayBuffer, fifo
+from ogrpo.data.replay import (
+    BufferLimits,
+    Columns,
+    Experience,
+    Layout,
+    ReplayBuffer,
+    fifo,
+    novelty,
+    recency,
+    stratified,
+    uniform,
+    weighted,
+)
 from ogrpo.data.replay.columns import FINISH_REASONS
 from ogrpo.protocol import Completion, Group, VersionSpan
 
 G = 2
 LAYOUT = Layout(group_size=G, vocab_size=300)
+
+
+def recent_and_new(groups):
+    """A weight that changes with versions and with uses."""
+    return recency(groups, half_life=1.0) * novelty(groups, exponent=1.0)
+
+
+SAMPLERS = {
+    "fifo": fifo,
+    "uniform": uniform,
+    "weighted": partial(weighted, weight=recent_and_new),
+    "stratified": stratified,
+}
 
 
 def loss_mask(number: int, g: int, length: int) -> np.ndarray | None:
@@ -53,12 +77,6 @@ def experience(number: int, *, version: int = 0, problem: int | None = None, rew
 def versioned(numbers) -> list[Experience]:
     """Groups whose version is their number."""
     return [experience(number, version=number) for number in numbers]
-
-
-def with_masks(one: Experience, mask_of) -> Experience:
-    """The group with other loss masks: `mask_of(completion)`."""
-    done = tuple(replace(c, loss_mask=mask_of(c)) for c in one.group.completions)
-    return replace(one, group=replace(one.group, completions=done))
 
 
 def facts(one: Experience) -> tuple:
@@ -126,22 +144,9 @@ def held_by(buffer: ReplayBuffer) -> list[tuple]:
     return contents(buffer._table.read(ids).columns) if len(ids) else []
 
 
-def made(folder: Path | None, numbers=(), limits=BufferLimits(), **options: Any) -> ReplayBuffer:  # noqa: B008
-    """A new buffer with `versioned` groups, inserted one by one."""
+def opened(folder: Path | None, numbers=(), limits=BufferLimits(), **options: Any) -> ReplayBuffer:  # noqa: B008
+    """The buffer of a folder, new or not, and `versioned` groups inserted one by one."""
     buffer = ReplayBuffer(LAYOUT, limits, fifo, folder=folder, **options)
     for number in numbers:
         buffer.insert(versioned([number]))
     return buffer
-
-
-def reopened(folder: Path | None, state=None, limits=BufferLimits(), **options: Any):  # noqa: B008
-    return ReplayBuffer(LAYOUT, limits, fifo, folder=folder, state=state, **options)
-
-
-def check_same(actual: Batch, expected: Batch) -> None:
-    """The same arrays of the same types under the same names."""
-    for name, array, other in zip(Batch._fields, actual, expected, strict=True):
-        assert (array is None) == (other is None), name
-        if array is not None and other is not None:
-            np.testing.assert_array_equal(array, other)
-            assert array.dtype == other.dtype, name

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -15,32 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ogrpo.data.replay import (
-    BufferLimits,
-    Experience,
-    ReplayBuffer,
-    TooFewGroups,
-    fifo,
-    recency,
-    stratified,
-    uniform,
-    weighted,
-)
-from tests.data.replay.make import (
-    LAYOUT,
-    contents,
-    experience,
-    facts,
-    made,
-    reopened,
-)
-
-SAMPLERS = {
-    "fifo": fifo,
-    "uniform": uniform,
-    "weighted": partial(weighted, weight=partial(recency, half_life=2.0)),
-    "stratified": stratified,
-}
+from ogrpo.data.replay import BufferLimits, Experience, ReplayBuffer, TooFewGroups, fifo
+from tests.data.replay.make import LAYOUT, SAMPLERS, contents, experience, facts, opened
 
 
 @dataclass
@@ -49,16 +25,21 @@ class Held:
 
     id: int
     experience: Experience
-    n_bytes: int
     uses: int = 0
 
     @property
     def oldest(self) -> int:
         return min(c.policy_version for c in self.experience.group.completions)
 
-
-def _runs_without_loss(completion) -> int:
-    return sum(1 for carries, _ in groupby(completion.carries_loss.tolist()) if not carries)
+    @cached_property
+    def n_bytes(self) -> int:
+        total = len(self.experience.group.prompt_ids) * 2 + 4 + 8  # and its length, the problem
+        for done in self.experience.group.completions:
+            stretches = [carries for carries, _ in groupby(done.carries_loss.tolist())]
+            total += len(done.token_ids) * (2 + 4) + len(done.version_spans) * 20
+            total += stretches.count(False) * 16
+            total += 4 + 4 + 8 + 1 + 4  # length, version, temperature, finish reason, reward
+        return total
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -102,22 +83,11 @@ class AgainstAList(RuleBasedStateMachine):
             stale = [one for one in self.held if self.version - one.oldest > limit]
             self.evict("staleness", stale)
 
-    def refusal(self, one: Experience) -> str | None:
-        oldest = min(c.policy_version for c in one.group.completions)
-        limit = self.limits.staleness
-        if limit is not None and self.version - oldest > limit:
+    def refusal(self, one: Held) -> str | None:
+        limit, rewards = self.limits.staleness, one.experience.rewards
+        if limit is not None and self.version - one.oldest > limit:
             return "stale"
-        same = bool((one.rewards == one.rewards[0]).all())
-        return "zero_variance" if self.refuse and same else None
-
-    def bytes_of(self, one: Experience) -> int:
-        tokens = len(one.group.prompt_ids) + sum(len(c.token_ids) for c in one.group.completions)
-        spans = sum(len(c.version_spans) for c in one.group.completions)
-        runs = sum(_runs_without_loss(c) for c in one.group.completions)
-        each = 4 + 4 + 8 + 1 + 4  # length, version, temperature, finish reason, reward
-        tokens_of_completions = tokens - len(one.group.prompt_ids)
-        numbers = 4 + 8 + each * len(one.group.completions)  # and length of the prompt, problem
-        return tokens * 2 + tokens_of_completions * 4 + spans * 20 + runs * 16 + numbers
+        return "zero_variance" if self.refuse and (rewards == rewards[0]).all() else None
 
     @rule(
         behind=st.lists(st.integers(0, 3), max_size=5),
@@ -136,13 +106,13 @@ class AgainstAList(RuleBasedStateMachine):
         versions = [c.policy_version for one in fresh for c in one.group.completions]
         self.move_to(max(versions, default=0))
         ids = []
-        for one in fresh:
+        for one in (Held(self.next_id, each) for each in fresh):
             if (reason := self.refusal(one)) is not None:
                 self.counts[f"refused/{reason}"] += 1
                 ids.append(-1)
                 continue
             ids.append(self.next_id)
-            self.held.append(Held(self.next_id, one, self.bytes_of(one)))
+            self.held.append(one)
             self.next_id += 1
         self.counts["inserted"] += sum(id_ >= 0 for id_ in ids)
         assert actual.tolist() == ids
@@ -242,10 +212,10 @@ def test_groups_without_a_success_are_refused_at_any_size(size):
     [
         (lambda: BufferLimits(groups=0), "limit on groups is 0"),
         (lambda: BufferLimits(staleness=-1), "limit on staleness is -1"),
-        (lambda: made(None, segment_groups=0), "segment_groups is 0"),
-        (lambda: made(None).sample(0, seed=0), "count is 0"),
-        (lambda: made(None).sample(1, seed=0), "0 can be drawn"),
-        (lambda: made(None).expire(-1), "version is -1, 0 was"),
+        (lambda: opened(None, segment_groups=0), "segment_groups is 0"),
+        (lambda: opened(None).sample(0, seed=0), "count is 0"),
+        (lambda: opened(None).sample(1, seed=0), "0 can be drawn"),
+        (lambda: opened(None).expire(-1), "version is -1, 0 was"),
     ],
 )
 def test_wrong_use_is_an_error(act, message):
@@ -254,10 +224,10 @@ def test_wrong_use_is_an_error(act, message):
 
 
 def test_memory_only_saves_its_state_only_while_empty():
-    buffer = made(None, range(2), BufferLimits(uses=1))
+    buffer = opened(None, range(2), BufferLimits(uses=1))
     with pytest.raises(ValueError, match="2 groups are held in memory only"):
         buffer.state()
     buffer.sample(2, seed=0)
-    again = reopened(None, buffer.state(), BufferLimits(uses=1))
+    again = opened(None, (), BufferLimits(uses=1), state=buffer.state())
     assert again.insert([experience(2)]).tolist() == [2]
     assert again.statistics()["inserted"] == 3

@@ -5,13 +5,14 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from ogrpo.data.replay import segments
-from tests.data.replay.make import expected, held_by, made, reopened, versioned
+from tests.data.replay.make import expected, held_by, opened, versioned
 
 ROOT = Path(__file__).parents[3]
 
@@ -85,23 +86,12 @@ class Disk:
 
 def lived(folder):
     """A run with a state in the middle; what is acknowledged, and the state, as it goes."""
-    buffer, state = made(folder, segment_groups=2), None
+    buffer, state = opened(folder, segment_groups=2), None
     for n in range(7):
         buffer.insert(versioned([n]))
         if n == 4:
             state = buffer.state()
         yield buffer.acknowledged, state
-
-
-def cut_short(disk, folder):
-    """Returns the acknowledged groups of a run that ended, by a power cut or by itself, and its state."""
-    acknowledged = [(0, None)]
-    try:
-        acknowledged.extend(lived(folder))
-    except PowerCut:
-        return *acknowledged[-1], True
-    disk.cut()
-    return *acknowledged[-1], False
 
 
 @pytest.mark.parametrize("early_names", [False, True])
@@ -110,15 +100,18 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path,
     for moment in count():
         root, survived = tmp_path / f"{moment}", tmp_path / f"{moment}-found"
         root.mkdir()
-        with pytest.MonkeyPatch.context() as patch:
+        acknowledged = [(0, None)]
+        with pytest.MonkeyPatch.context() as patch, suppress(PowerCut):
             disk = Disk(root, survived, patch, moment, early_names=early_names)
-            safe, state, cut = cut_short(disk, root / folder)
-        whole = held_by(reopened(survived / folder))
+            acknowledged.extend(lived(root / folder))
+            disk.cut()
+        safe, state = acknowledged[-1]
+        whole = held_by(opened(survived / folder))
         assert whole == expected(range(len(whole)))
         assert len(whole) >= safe
         if state is not None:
-            assert held_by(reopened(survived / folder, state)) == expected(range(5))
-        if not cut:
+            assert held_by(opened(survived / folder, state=state)) == expected(range(5))
+        if len(acknowledged) == 1 + 7:  # it came to its end
             break
     assert safe == 7
     assert moment == 2 + 3 * 4  # the names of two folders, and three calls for each segment
@@ -127,13 +120,13 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path,
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from tests.data.replay.make import made, versioned
+from tests.data.replay.make import opened, versioned
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 def fill(folder, most):
-    buffer = made(folder, range(4), segment_groups=3)
+    buffer = opened(folder, range(4), segment_groups=3)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     for attempt in range(2):
         try:
@@ -152,7 +145,9 @@ for most in map(int, sys.argv[2:]):
 
 def test_a_disk_that_is_full_in_the_middle_of_a_segment_costs_nothing_that_was_given(tmp_path):
     """The limit on a file's size stands for it: the kernel refuses the rest of a real write."""
-    whole = len(written(tmp_path / "whole"))
+    opened(tmp_path / "whole", range(4), segment_groups=3).flush()
+    _, second = segments.listed(tmp_path / "whole")
+    whole = second.file.stat().st_size
     sizes = [str(size) for size in (0, 1, whole // 2, whole - 1)]
     words = [sys.executable, "-c", FULL, str(tmp_path), *sizes]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
@@ -161,14 +156,4 @@ def test_a_disk_that_is_full_in_the_middle_of_a_segment_costs_nothing_that_was_g
     lines = [f"{errno.EFBIG} 3 4 {first}", f"{errno.EFBIG} 3 4 {first}", "5"]
     assert done.stdout.splitlines() == lines * len(sizes)
     for size in sizes:
-        assert held_by(reopened(tmp_path / size)) == expected(range(5))
-
-
-def written(folder):
-    """The segment that does not fit, as it should have been."""
-    folder.mkdir()
-    buffer = reopened(folder)
-    buffer._resume_at(3, 0)
-    buffer.insert(versioned([3]))
-    buffer.flush()
-    return segments.listed(folder)[0].file.read_bytes()
+        assert held_by(opened(tmp_path / size)) == expected(range(5))

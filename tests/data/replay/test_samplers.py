@@ -29,21 +29,21 @@ from ogrpo.data.replay import (
     uniform,
     weighted,
 )
-from tests.data.replay.make import LAYOUT, experience
+from tests.data.replay.make import LAYOUT, SAMPLERS, experience
 
 DRAWS = 2000
 LEVEL = 0.01
 
 
-def buffer_of(sampler, experiences, limits=None):
-    buffer = ReplayBuffer(LAYOUT, limits or BufferLimits(), sampler)
+def buffer_of(sampler, experiences):
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(), sampler)
     buffer.insert(experiences)
     return buffer
 
 
-def tally(buffer, count, draws=DRAWS):
+def tally(buffer, count):
     """Counts each ordered draw of `count` ids; a draw leaves no trace on the weights."""
-    return Counter(tuple(buffer.sample(count, seed=s).ids.tolist()) for s in range(draws))
+    return Counter(tuple(buffer.sample(count, seed=s).ids.tolist()) for s in range(DRAWS))
 
 
 def assert_drawn_as(outcomes, probabilities):
@@ -54,10 +54,6 @@ def assert_drawn_as(outcomes, probabilities):
     assert expected.min() > 5
     counts = [outcomes[outcome] for outcome in possible]
     assert stats.chisquare(counts, expected).pvalue > LEVEL
-
-
-def singles(counts):
-    return Counter(id_ for outcome, n in counts.items() for id_ in outcome for _ in range(n))
 
 
 def successive(weights, count):
@@ -95,13 +91,13 @@ def by_problem(groups):
     return np.array(WEIGHTS)[groups.problem]
 
 
-def numbered(count=5):
-    return [experience(n) for n in range(count)]
-
-
-def test_uniform_draws_every_group_alike():
-    drawn = tally(buffer_of(uniform, numbered(4)), 2)
-    assert_drawn_as(drawn, successive([1, 1, 1, 1], 2))
+@pytest.mark.parametrize(
+    ("sampler", "weights", "count"),
+    [(uniform, [1, 1, 1, 1], 2), (partial(weighted, weight=by_problem), WEIGHTS, 3)],
+)
+def test_groups_are_drawn_one_after_another_by_weight(sampler, weights, count):
+    buffer = buffer_of(sampler, [experience(n) for n in range(len(weights))])
+    assert_drawn_as(tally(buffer, count), successive(weights, count))
 
 
 def test_a_mix_has_its_share_of_the_log_and_draws_either_side_alike():
@@ -114,32 +110,20 @@ def test_a_mix_has_its_share_of_the_log_and_draws_either_side_alike():
         buffer.sample(6, seed=0)
 
 
-def test_prioritised_draws_one_after_another_by_weight():
-    drawn = tally(buffer_of(partial(weighted, weight=by_problem), numbered()), 3)
-    assert_drawn_as(drawn, successive(WEIGHTS, 3))
-
-
 def test_weights_follow_evictions_uses_and_versions():
     """Every change that a weight depends on, then the distribution that follows from the formula."""
-
-    def weight(groups):
-        return recency(groups, half_life=1.0) * novelty(groups, exponent=1.0)
-
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=5), partial(weighted, weight=weight))
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=5), SAMPLERS["weighted"])
     buffer.insert([experience(n, version=0) for n in range(4)])
     buffer.sample(4, seed=0)
     buffer.insert([experience(n, version=1) for n in range(4, 7)])
     buffer.expire(3)
     # Left: 2 and 3 of version 0, used once; 4, 5, 6 of version 1, fresh.
     weights = np.array([2.0**-3 / 2] * 2 + [2.0**-2] * 3)
-    first = [_peek(buffer, seed) for seed in range(DRAWS)]
-    expected = dict(zip(((n,) for n in range(2, 7)), weights / weights.sum(), strict=True))
-    assert_drawn_as(Counter(first), expected)
-
-
-def _peek(buffer, seed):
-    """One id as `sample` would draw it, without using the group up."""
-    return tuple(buffer._sampler(buffer._table, 1, np.random.default_rng(seed)).tolist())
+    expected = dict(zip(range(2, 7), weights / weights.sum(), strict=True))
+    # As `sample` would draw one, without using the group up.
+    generators = map(np.random.default_rng, range(DRAWS))
+    drawn = Counter(int(SAMPLERS["weighted"](buffer._table, 1, rng)[0]) for rng in generators)
+    assert_drawn_as(drawn, expected)
 
 
 def test_stratified_spreads_over_prompts():
@@ -157,7 +141,7 @@ def test_stratified_spreads_over_prompts():
     drawn = tally(buffer, 4)
     # The fourth comes from one of the two prompts that have a group left, each half of the time.
     shares = {0: 1.0, **dict.fromkeys((1, 2), 1.5 / 2), **dict.fromkeys((3, 4, 5), 1.5 / 3)}
-    counts = singles(drawn)
+    counts = Counter(id_ for outcome in drawn.elements() for id_ in outcome)
     assert counts[0] == DRAWS
     for id_ in range(1, 6):
         spread = np.sqrt(DRAWS * shares[id_] * (1 - shares[id_]))
@@ -180,12 +164,8 @@ def test_stratified_spreads_over_prompts():
     ],
 )
 def test_weights_are_their_formulas(weight, expected):
-    given_ = [
-        experience(0, version=0, rewards=(1, 1)),
-        experience(1, version=1, rewards=(0, 1)),
-        experience(2, version=2, rewards=(1, 0)),
-    ]
-    buffer = buffer_of(fifo, given_)
+    rewards = enumerate([(1, 1), (0, 1), (1, 0)])
+    buffer = buffer_of(fifo, [experience(n, version=n, rewards=each) for n, each in rewards])
     buffer.sample(1, seed=0)
     assert buffer.version == 3  # the newest completion of the last group
     table = buffer._table
@@ -193,15 +173,13 @@ def test_weights_are_their_formulas(weight, expected):
 
 
 def test_weight_zero_is_never_drawn_and_said():
-    flat = [experience(n, rewards=(1, 1)) for n in range(3)]
-    sampler = partial(weighted, weight=positives)
-    buffer = buffer_of(sampler, [*flat, experience(3, rewards=(0, 1))])
-    for seed in range(20):
-        assert buffer.sample(1, seed=seed).ids.tolist() == [3]
+    groups = [experience(n, rewards=(int(n < 3), 1)) for n in range(4)]
+    buffer = buffer_of(partial(weighted, weight=positives), groups)
     for count in (2, 4):
         with pytest.raises(TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"):
             buffer.sample(count, seed=0)
-    assert buffer.sample(1, seed=0).ids.tolist() == [3]
+    for seed in range(20):
+        assert buffer.sample(1, seed=seed).ids.tolist() == [3]
 
 
 def test_what_was_not_judged_counts_neither_as_a_difference_nor_as_a_success():

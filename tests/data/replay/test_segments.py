@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,64 +13,50 @@ from ogrpo.data.replay import (
     MisplacedSegment,
     ReplayBuffer,
     fifo,
-    novelty,
     pack,
     segments,
-    stratified,
-    uniform,
-    weighted,
 )
 from ogrpo.system import lock
 from tests.data.replay.make import (
     LAYOUT,
+    SAMPLERS,
     contents,
     expected,
     experience,
     facts,
     held_by,
-    made,
-    reopened,
+    opened,
     versioned,
 )
 from tests.system.test_lock import holder
 
-SAMPLERS = [
-    fifo,
-    uniform,
-    partial(weighted, weight=partial(novelty, exponent=0.5)),
-    stratified,
-]
 ASIDE = segments.ASIDE
-
-
-def write(folder, columns, first=0, layout=LAYOUT):
-    return segments.write(folder, first, columns, layout)[0]
-
-
-def read(segment, layout=LAYOUT):
-    return segments.read(segment, layout)[0]
 
 
 def files(folder):
     return [segment.file for segment in segments.listed(folder)]
 
 
-def test_a_file_of_a_later_format_is_refused(tmp_path, monkeypatch):
-    segment = write(tmp_path, pack([experience(0)], LAYOUT))
+@pytest.fixture
+def segment(tmp_path):
+    """The file of one group."""
+    return segments.write(tmp_path, 0, pack([experience(0)], LAYOUT), LAYOUT)[0]
+
+
+def test_a_file_of_a_later_format_is_refused(segment, monkeypatch):
     monkeypatch.setattr(segments, "VERSION", "2")
     with pytest.raises(ValueError, match=r"format = 3, and this version reads 2: open it"):
-        read(segment)
+        segments.read(segment, LAYOUT)
 
 
-def test_a_flipped_bit_is_found_or_harmless(tmp_path):
-    segment = write(tmp_path, pack([experience(0)], LAYOUT))
+def test_a_flipped_bit_is_found_or_harmless(segment):
     whole = segment.file.read_bytes()
     footer = int.from_bytes(whole[-8:-4], "little") + 8
     refused, places = 0, range(4, len(whole) - footer, 5)
     for place in places:
         segment.file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            assert contents(read(segment)) == [facts(experience(0))]
+            assert contents(segments.read(segment, LAYOUT)[0]) == [facts(experience(0))]
         except BrokenSegment:
             refused += 1
     assert refused > len(places) / 2  # the rest lies in headers and changes nothing
@@ -80,7 +65,7 @@ def test_a_flipped_bit_is_found_or_harmless(tmp_path):
 @pytest.mark.parametrize("draft", [False, True])
 def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, draft):
     """Groups 0 and 1 were acknowledged; the segment of group 2 is cut, before and after its rename."""
-    buffer = made(tmp_path, range(2))
+    buffer = opened(tmp_path, range(2))
     buffer.flush()
     assert buffer.acknowledged == 2
     buffer.insert(versioned([2]))
@@ -91,17 +76,17 @@ def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, draf
     torn = file.with_name(f".{file.name}.0123abcd.tmp") if draft else file
     for size in [*range(0, len(whole), 257), len(whole) - 1]:
         torn.write_bytes(whole[:size])
-        again = reopened(tmp_path)
+        again = opened(tmp_path)
         assert held_by(again) == expected([0, 1])
         assert again.statistics()["dropped/unfinished_files" if draft else "dropped/torn"] == 1
         again.insert(versioned([7]))
         again.flush()
-        assert held_by(reopened(tmp_path)) == expected([0, 1, 7])
+        assert held_by(opened(tmp_path)) == expected([0, 1, 7])
         files(tmp_path)[-1].unlink()
 
 
 def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
-    buffer = made(tmp_path, range(2))
+    buffer = opened(tmp_path, range(2))
     state = buffer.state()
     buffer.insert([experience(2)])
     buffer.flush()
@@ -109,14 +94,14 @@ def test_a_broken_segment_that_was_acknowledged_is_an_error(tmp_path):
     first.write_bytes(first.read_bytes()[:-1])
     for saved in (None, state):
         with pytest.raises(BrokenSegment, match=rf"{first.name} cannot"):
-            reopened(tmp_path, saved)
+            opened(tmp_path, state=saved)
         assert not (tmp_path / ASIDE).exists()
     first.unlink()
     with pytest.raises(ValueError, match="2 groups of the state, the first 0, are in no segment"):
-        reopened(tmp_path, state)
+        opened(tmp_path, state=state)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
     """The state is saved at step 4, the run crashes at step 7 and is resumed from step 4."""
     arguments = (LAYOUT, BufferLimits(groups=20, staleness=6), sampler)
@@ -147,12 +132,12 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
 
 
 def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
-    buffer = made(tmp_path, range(2))
+    buffer = opened(tmp_path, range(2))
     buffer.flush()
     other = replace(LAYOUT, vocab_size=500)
     with pytest.raises(ValueError, match="has vocab_size = 300, the buffer 500"):
         ReplayBuffer(other, BufferLimits(), fifo, folder=tmp_path)
-    rival = reopened(tmp_path)
+    rival = opened(tmp_path)
     for one in (buffer, rival):
         one.insert([experience(3)])
     buffer.flush()
@@ -163,10 +148,10 @@ def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
 def test_a_runs_folder_is_not_opened_beside_the_run(tmp_path):
     with holder(tmp_path) as process:
         with pytest.raises(ValueError, match=f"in use by process {process.pid}"):
-            made(tmp_path / "experience")
+            opened(tmp_path / "experience")
         process.kill()
     with lock.held(tmp_path, "the run"):
-        made(tmp_path / "experience")
+        opened(tmp_path / "experience")
         assert not lock.belongs_here(tmp_path / "experience")
 
 
@@ -177,19 +162,16 @@ def swap(first, other):
     aside.rename(other)
 
 
-def rename(file):
-    file.rename(file.with_name("groups-000000000100-000000000102.parquet"))
-
-
 def rewrite(change):
     return lambda first, *_: pq.write_table(change(pq.read_table(first)), first)
 
 
+RENAMED = "groups-000000000100-000000000102.parquet"
 MISPLACED = {
     "swapped": (lambda first, second, last: swap(first, second), 0),
     "swapped with the newest": (lambda first, second, last: swap(first, last), 0),
     "copied over": (lambda first, second, last: shutil.copy(first, second), 1),
-    "renamed": (lambda first, *_: rename(first), None),
+    "renamed": (lambda first, *_: first.rename(first.with_name(RENAMED)), None),
     "reordered": (rewrite(lambda table: table.take([*reversed(range(table.num_rows))])), 0),
     "cut": (rewrite(lambda table: table.slice(0, 3)), 0),
     "without ids": (
@@ -203,25 +185,25 @@ MISPLACED = {
 @pytest.mark.parametrize("case", MISPLACED)
 def test_a_segment_that_holds_other_groups_than_its_name_says_is_refused_by_name(tmp_path, case):
     misplace, wrong = MISPLACED[case]
-    state = made(tmp_path, range(6), segment_groups=2).state()
-    assert held_by(reopened(tmp_path, state)) == held_by(reopened(tmp_path))
+    state = opened(tmp_path, range(6), segment_groups=2).state()
+    assert held_by(opened(tmp_path, state=state)) == held_by(opened(tmp_path))
     names = [file.name for file in files(tmp_path)]
     misplace(*files(tmp_path))
-    name = "groups-000000000100" if wrong is None else names[wrong]
+    name = RENAMED if wrong is None else names[wrong]
     message = "2 groups of the state, the first 0, are in no segment" if wrong is None else name
     with pytest.raises(MisplacedSegment, match=name) as caught:
-        reopened(tmp_path)
+        opened(tmp_path)
     with pytest.raises(ValueError, match=message):
-        reopened(tmp_path, state)
+        opened(tmp_path, state=state)
     assert (tmp_path / ASIDE).exists() == (wrong is None)  # groups 100 on come after the state
     if case == "swapped":
         assert "holds groups 2 to 3 in 4 rows, its name says groups 0 to 1" in str(caught.value)
 
 
 def test_a_segment_of_another_run_with_the_same_numbers_is_refused(tmp_path):
-    state = made(tmp_path / "ours", range(6), segment_groups=2).state()
-    made(tmp_path / "theirs", range(10, 16), segment_groups=2).flush()
+    state = opened(tmp_path / "ours", range(6), segment_groups=2).state()
+    opened(tmp_path / "theirs", range(10, 16), segment_groups=2).flush()
     wrong = files(tmp_path / "theirs")[1]
     shutil.copy(wrong, tmp_path / "ours")
     with pytest.raises(MisplacedSegment, match=rf"{wrong.name} has SHA-256 .* another run's"):
-        reopened(tmp_path / "ours", state)
+        opened(tmp_path / "ours", state=state)
