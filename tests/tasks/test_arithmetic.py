@@ -73,14 +73,13 @@ def test_the_question_agrees_with_the_answer_whose_chain_of_equations_is_true(se
     assert [p.answer for p in faultless] == [p.answer for p in problems]
 
 
+MADE = split(8000, 2048, seed=0)
+
+
 def test_train_and_heldout_share_no_prompt_and_repeat_none():
-    made = split(8000, 2048, seed=0)
-    train, heldout = ([p.question for p in part] for part in made)
-    assert (len(train), len(heldout)) == (8000, 2048)
-    assert not set(train) & set(heldout)
-    assert len(set(train)) == 8000
-    assert len(set(heldout)) == 2048
-    first, second = ({equation(p) for p in part} for part in made)  # as the docstring says
+    assert [len(part) for part in MADE] == [8000, 2048]
+    assert len({p.question for part in MADE for p in part}) == 8000 + 2048
+    first, second = ({equation(p) for p in part} for part in MADE)  # as the docstring says
     assert len(first & second) / len(second) > 0.9
 
 
@@ -99,14 +98,12 @@ def equation(problem: WordProblem) -> tuple:
 
 
 def test_the_default_fits_its_sizes():
-    made = split(8000, 2048, seed=0)
-    demonstrations = demonstrate(made.train, 0, Teacher())
+    answers = [*MADE.train, *demonstrate(MADE.train, 0, Teacher())]
     words = vocabulary()
-    assert max(len(p.question.split()) for part in made for p in part) == 32
+    assert max(len(p.question.split()) for part in MADE for p in part) == 32
     # and one token more for the end of sequence
-    assert max(len(p.answer.split()) for p in [*made.train, *demonstrations]) == 13
-    assert {w for p in made.train for w in f"{p.question} {p.answer}".split()} <= set(words)
-    assert {w for p in demonstrations for w in p.answer.split()} <= set(words)
+    assert max(len(p.answer.split()) for p in answers) == 13
+    assert {w for p in answers for w in f"{p.question} {p.answer}".split()} <= set(words)
     assert len(words) == len(set(words)) <= 176 - 3
 
 
@@ -151,10 +148,6 @@ def single_steps(*, inconsistent: bool) -> list[WordProblem]:
     return [p for p in ONE_STEP if p.steps[0].inconsistent == inconsistent]
 
 
-def operator_of(answer: str) -> str:
-    return answer.split()[1]
-
-
 @pytest.mark.parametrize(
     ("knob", "operator", "reverse"),
     [
@@ -172,11 +165,7 @@ def test_each_misconception_reverses_its_own_operator_and_no_other(knob, operato
         for problem, answer in zip(problems, written, strict=True):
             true = problem.steps[0].operator
             misled = told_inconsistently and true == operator
-            assert operator_of(answer.answer) == (reverse if misled else true)
-
-
-def assert_rate(hits: int, n: int, p: float) -> None:
-    assert abs(hits / n - p) < 5 * math.sqrt(p * (1 - p) / n)
+            assert answer.answer.split()[1] == (reverse if misled else true)
 
 
 def test_slips_come_as_often_as_asked():
@@ -191,7 +180,7 @@ def test_slips_come_as_often_as_asked():
         slips += int(result) != COMPUTE[operator](int(left), int(right))
         assert operator == step.operator or int(right) == step.operand
     n = len(problems)
-    assert_rate(operators, n, 0.2)
-    assert_rate(operands, n, 0.8 * 0.3)
+    for hits, p in ((operators, 0.2), (operands, 0.8 * 0.3)):
+        assert abs(hits / n - p) < 5 * math.sqrt(p * (1 - p) / n)
     # a wrong operator can leave the range of results, which is cut: not more than a few
     assert abs(slips / n - 0.1) < 0.05

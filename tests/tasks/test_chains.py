@@ -12,11 +12,6 @@ from ogrpo.tasks.problems import final_answer
 PROBLEMS = chains.generate(600, 3)
 
 
-def believed(words):
-    """The probability that the teacher is right of all of these words."""
-    return float(np.prod([FACTS[word].right for word in words]))
-
-
 def words_of(problem):
     return [word for step in problem.steps for word in step]
 
@@ -59,10 +54,8 @@ def test_the_teacher_is_right_as_often_as_its_beliefs_say():
         right = [
             final_answer(answers[n]) == final_answer(PROBLEMS[n]) for answers in shown for n in ours
         ]
-        expected = [
-            believed(words_of(PROBLEMS[n])) * (1 - chains.SLIP) ** len(PROBLEMS[n].steps)
-            for n in ours
-        ]
+        believed = [np.prod([FACTS[word].right for word in words_of(PROBLEMS[n])]) for n in ours]
+        expected = np.array(believed) * (1 - chains.SLIP) ** chains.STEPS
         error = (np.mean(expected) * (1 - np.mean(expected)) / len(right)) ** 0.5
         # Two errors that cancel, and amounts that are cut to 0, make up for a little.
         assert -4 * error < np.mean(right) - np.mean(expected) < 4 * error + 0.02, kind

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from ogrpo.data.chat import PLAIN_CHAT
 from ogrpo.data.tokenizer import train_bpe
-from ogrpo.tasks import Example, Task
+from ogrpo.tasks import Example
 from ogrpo.tasks.encode import encode_example, encode_examples
 
 THINKING = """\
@@ -14,40 +13,23 @@ THINKING = """\
 {%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}
 """
 TEXT = Example("What is 12 + 7 ?", {"answer": "19"}, "own.jsonl:3")
-MESSAGES = (
-    {"role": "system", "content": "Use tools."},
-    {"role": "user", "content": "Weather in Rome ?"},
-    {"role": "assistant", "content": "[weather(city='Rome')]"},
-    {"role": "tool", "content": "sunny"},
-)
-CHAT = Example(MESSAGES, {}, "own.jsonl:4")
-CORPUS = ["What is 12 + 7 ?", "[weather(city='Rome')]"]
+CHAT = Example(({"role": "user", "content": "Weather in Rome ?"},), {}, "own.jsonl:4")
 
 
 def made(**options):
-    return train_bpe(CORPUS, 300, **options)
-
-
-def shown(tokenizer, example, **options):
-    ids = encode_example(example, tokenizer, **options)
-    assert ids.dtype == np.int32
-    return tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def test_texts_go_through_the_chat_template():
-    assert shown(made(), TEXT) == TEXT.prompt
-    expected = "<|user|>What is 12 + 7 ?\n<|assistant|>"
-    assert shown(made(chat_template=THINKING), TEXT) == expected
+    return train_bpe([TEXT.prompt], 300, **options)
 
 
 def test_the_system_prompt_and_the_template_s_variables_are_reachable():
-    tokenizer = made(chat_template=THINKING)
-    other = shown(tokenizer, TEXT, system="Think.", chat_variables={"enable_thinking": False})
-    assert other.startswith("<|system|>Think.\n<|user|>")
-    assert other.endswith("<|assistant|><think></think>")
-    assert shown(tokenizer, TEXT, chat_variables={"enable_thinking": True}).endswith(
-        "<|assistant|>"
-    )
+    tokenizer, user = made(chat_template=THINKING), "<|user|>What is 12 + 7 ?\n<|assistant|>"
+    for options, expected in (
+        ({}, user),
+        ({"system": "Think."}, f"<|system|>Think.\n{user}"),
+        ({"chat_variables": {"enable_thinking": False}}, f"{user}<think></think>"),
+    ):
+        ids = encode_example(TEXT, tokenizer, **options)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == expected
+        assert ids.dtype == np.int32
 
 
 @pytest.mark.parametrize(
@@ -72,39 +54,3 @@ def test_long_prompts_are_left_out_and_counted():
     with pytest.raises(ValueError, match=r"none of 3 prompts fits into prompt_length = 2 tokens"):
         encode_examples(examples, made(), prompt_length=2)
     assert encode_examples([], made(), prompt_length=2) == ([], [], 0)
-
-
-# A tokenizer made of a task's own text
-
-
-def nothing(completions):
-    return [0.0] * len(completions)
-
-
-def tasks():
-    texts = [
-        {"prompt": f"Tom has {i} apples and buys {3 * i}.", "solution": f"{i} + {3 * i} = {4 * i} #### {4 * i}"}
-        for i in range(60)
-    ]  # fmt: skip
-    chats = [
-        {"messages": [*MESSAGES[:1], {"role": "user", "content": f"Weather in place {i} ?"}]}
-        for i in range(60)
-    ]
-    return [Task.from_iterable(rows, rewards=[nothing]) for rows in (texts, chats)]
-
-
-@pytest.mark.parametrize("task", tasks(), ids=["texts", "chats"])
-def test_a_tokenizer_trained_on_a_task_encodes_what_is_held_out(task):
-    options = {"chat_template": PLAIN_CHAT} if task.is_chat else {}
-    tokenizer = train_bpe(task.texts(), 320, **options)
-    again = train_bpe(task.texts(), 320, **options)
-    for example in task.heldout:
-        ids = encode_example(example, tokenizer)
-        rendered = tokenizer.render_prompt(example.prompt)
-        assert tokenizer.decode(ids) == rendered
-        assert len(ids) < 0.75 * len(rendered)
-        assert ids.tolist() == encode_example(example, again).tolist()
-        for column in (c for c in example.columns.values() if c):
-            assert tokenizer.decode(tokenizer.encode(column)) == column
-    strange = "Zoé’s 3½ €\N{LINE SEPARATOR}日本 \U0001f600 \t\\frac{1}{2} 007"
-    assert tokenizer.decode(tokenizer.encode(strange)) == strange

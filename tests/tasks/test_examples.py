@@ -2,27 +2,17 @@
 
 import doctest
 import importlib
+from pkgutil import walk_packages
 
 import pytest
 
+PACKAGES = ("data", "tasks", "rewards", "evaluation")
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ogrpo.tasks.competition_math",
-        "ogrpo.tasks.example",
-        "ogrpo.tasks.problems",
-        "ogrpo.rewards.bounded",
-        "ogrpo.rewards.extract",
-        "ogrpo.rewards.judge",
-        "ogrpo.rewards.reward",
-        "ogrpo.rewards.scores",
-        "ogrpo.rewards.quantities",
-        "ogrpo.rewards.math",
-        "ogrpo.rewards.text",
-    ],
-)
-def test_examples(name):
-    results = doctest.testmod(importlib.import_module(name))
-    assert results.attempted > 0
-    assert results.failed == 0
+
+@pytest.mark.parametrize("package", [f"ogrpo.{name}" for name in PACKAGES])
+def test_examples(package):
+    folders = importlib.import_module(package).__path__
+    modules = [module.name for module in walk_packages(folders, f"{package}.")]
+    results = [doctest.testmod(importlib.import_module(name)) for name in modules]
+    assert sum(result.attempted for result in results) > 0
+    assert sum(result.failed for result in results) == 0

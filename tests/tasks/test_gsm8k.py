@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,13 +18,6 @@ needs_gsm8k = pytest.mark.skipif(
     reason=f"no GSM8K in {REAL}: set OGRPO_GSM8K to a folder with train.jsonl and test.jsonl",
 )
 GOOD = {"question": "How many ?", "answer": "4/2 = <<4/2=2>>2\n#### 2"}
-
-
-def write(folder: Path, *lines: str | bytes, name: str = "train.jsonl") -> Path:
-    file = folder / name
-    encoded = [line.encode() if isinstance(line, str) else line for line in lines]
-    file.write_bytes(b"\n".join(encoded))
-    return file
 
 
 @needs_gsm8k
@@ -61,13 +55,14 @@ def test_validation_that_leaves_nothing_to_train_on_is_refused():
     ],
 )
 def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, message):
-    file = write(tmp_path, json.dumps(GOOD), line, json.dumps(GOOD), "")
+    file = tmp_path / "train.jsonl"
+    file.write_text("\n".join([json.dumps(GOOD), line, json.dumps(GOOD), ""]))
     with pytest.raises(ValueError, match=f"train.jsonl:2:? {message}"):
         read_problems(file)
 
 
 def test_what_is_missing_is_an_error_that_says_what_to_put_where(tmp_path, monkeypatch):
-    write(tmp_path, json.dumps(GOOD))
+    (tmp_path / "train.jsonl").write_text(json.dumps(GOOD))
     with pytest.raises(ValueError, match=r"test\.jsonl is missing\. Put the official train\.jsonl"):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"gone is not a folder\. Put the official train\.jsonl"):
@@ -77,25 +72,20 @@ def test_what_is_missing_is_an_error_that_says_what_to_put_where(tmp_path, monke
         load("openai/gsm8k")
 
 
-class Hub:
-    """Stands for the `datasets` library, which is optional and needs a network."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def load_dataset(self, name, config):
-        assert (name, config) == ("openai/gsm8k", "main")
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
 def test_a_hub_name_is_read_through_the_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", Hub({"train": [GOOD, GOOD], "test": [GOOD]}))
+    """A stand-in for `datasets`, which is optional and needs a network."""
+    answers = iter([{"train": [GOOD, GOOD], "test": [GOOD]}])
+
+    def load_dataset(name, config):
+        assert (name, config) == ("openai/gsm8k", "main")
+        for answer in answers:
+            return answer
+        raise ConnectionError("no route")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     split = load("openai/gsm8k")
     assert [len(part) for part in split] == [2, 1]
     assert split.heldout[0].answer == "4/2 = 2\n#### 2"
     assert split.train[1].source == "openai/gsm8k:train:2"
-    monkeypatch.setitem(sys.modules, "datasets", Hub(ConnectionError("no route")))
     with pytest.raises(ValueError, match=r"cannot read openai/gsm8k.*no route.*Put the official"):
         load("openai/gsm8k")

@@ -17,11 +17,8 @@ pytestmark = pytest.mark.usefixtures("one_verifier")
 
 def score(task: Task, examples, texts):
     """Returns what the task's reward makes of one completion of each example."""
-    chat = not isinstance(examples[0].prompt, str)
-    completions = [[{"role": "assistant", "content": text}] for text in texts] if chat else texts
-    columns = {name: [e.columns[name] for e in examples] for name in examples[0].columns}
-    prompts = [e.prompt for e in examples]
-    return task.rewards[0].function(prompts=prompts, completions=completions, **columns)
+    answers = [e.columns["answer"] for e in examples]
+    return task.rewards[0].function([e.prompt for e in examples], texts, answers)
 
 
 def write(file, rows):
@@ -73,8 +70,7 @@ def test_math_in_its_official_folders_whose_files_are_read_by_their_numbers(tmp_
         for subject in ("algebra", "number_theory"):
             for i in range(9, 9 + n):
                 row = math_problem(f"{split} {subject} {i}", "\\frac{1}{2}")
-                file = write(tmp_path / split / subject / f"{i}.json", [])
-                file.write_text(json.dumps(row, indent=4))
+                write(tmp_path / split / subject / f"{i}.json", row)
     task = read_task("math", tmp_path)
     assert (len(task), len(task.heldout), task.solutions) == (12, 4, "solution")
     numbers = [Path(e.source).name for e in task.train[:6]]
@@ -141,12 +137,8 @@ def test_a_gold_answer_that_cannot_be_judged_is_left_out_and_counted(tmp_path):
     assert len(read_task("math", tmp_path, rewards=[half])) == 8
 
 
-MATH_500 = {
-    "problem": "Convert the point $(0,3)$ to polar coordinates.",
-    "solution": "So $\\boxed{\\left( 3, \\frac{\\pi}{2} \\right)}.$",
+MATH_500 = math_problem(3, "\\left( 3, \\frac{\\pi}{2} \\right)") | {
     "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
-    "subject": "Precalculus",
-    "level": 2,
     "unique_id": "test/precalculus/807.json",
 }
 
@@ -156,8 +148,7 @@ def test_math_500_and_a_prompt_and_a_reward_in_place_of_its_own(tmp_path):
     task = read_task("math-500", tmp_path)
     assert (len(task), len(task.heldout), task.solutions) == (0, 1, None)
     example = task.heldout[0]
-    assert example.columns["answer"] == MATH_500["answer"]
-    assert example.columns["unique_id"] == "test/precalculus/807.json"
+    assert example.columns == {n: x for n, x in MATH_500.items() if n != "problem"}
     texts = ["\\boxed{(3, \\pi/2)}", "\\boxed{(\\pi/2, 3)}"]
     assert score(task, [example] * 2, texts) == [1.0, 0.0]
     other = read_task("math-500", tmp_path / "test.jsonl", prompt="Q: {question}", rewards=[half])
@@ -169,20 +160,13 @@ def test_math_500_and_a_prompt_and_a_reward_in_place_of_its_own(tmp_path):
 
 
 def aime(answer):
-    return {
-        "id": 60,
-        "problem": "Every morning Aya goes for a walk.",
-        "solution": "...",
-        "answer": answer,
-        "url": "https://artofproblemsolving.com/",
-        "year": "2024",
-    }
+    return {"id": 60, "problem": "Every morning Aya goes for a walk.", "answer": answer}
 
 
 def test_aime_24_in_both_formats(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     write(first / "data/train-00000-of-00001.parquet", [aime("204"), aime("033")])
-    row = {"ID": "2024-I-1", "Problem": aime(0)["problem"], "Solution": "...", "Answer": 204}
+    row = {"ID": "2024-I-1", "Problem": aime(0)["problem"], "Answer": 204}
     write(second / "aime_2024.jsonl", [row, row | {"Answer": 33}])
     for folder in (first, second):
         task = read_task("aime-24", folder)
@@ -194,13 +178,9 @@ def test_aime_24_in_both_formats(tmp_path):
         read_task("aime-24", tmp_path)
 
 
-def deepscaler(n):
-    solution = "" if n % 2 else "..."
-    return {"problem": f"Find the remainder of ${n}$.", "answer": str(n), "solution": solution}
-
-
 def test_deepscaler_and_another_task_to_evaluate_on(tmp_path):
-    write(tmp_path / "deepscaler.json", [deepscaler(n) for n in range(20)])
+    rows = [{"problem": f"Find ${n}$.", "answer": f"{n}", "solution": "." * n} for n in range(20)]
+    write(tmp_path / "deepscaler.json", rows)
     task = read_task("deepscaler", tmp_path, heldout=4)
     assert (len(task), len(task.heldout), task.solutions) == (16, 4, "solution")
     texts = ["\\boxed{" + e.columns["answer"] + "}" for e in task.heldout]
@@ -223,13 +203,20 @@ def test_the_generated_problems_are_those_of_their_module():
     assert [e.columns["solution"] for e in task.heldout] == [p.answer for p in problems.heldout]
     texts = [e.columns["solution"] for e in task.heldout]
     assert score(task, task.heldout, texts) == [1.0] * 10
-    with pytest.raises(ValueError, match="task 'arithmetic' reads no files, and the path is DIR"):
-        read_task("arithmetic", "DIR")
+
+
+MADE = ("arithmetic", "word-problems")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_task_that_is_made_has_no_path_and_some_problems(name):
+    with pytest.raises(ValueError, match=f"task '{name}' reads no files, and the path is DIR"):
+        read_task(name, "DIR")
     with pytest.raises(ValueError, match="train is 0"):
-        read_task("arithmetic", train=0)
+        read_task(name, train=0)
 
 
-@pytest.mark.parametrize("name", sorted(set(TASKS) - {"arithmetic", "word-problems"}))
+@pytest.mark.parametrize("name", sorted(set(TASKS) - {*MADE}))
 def test_a_task_without_its_files_names_those_and_their_source(name, tmp_path):
     source = r"(github\.com|huggingface\.co)/"
     for path in (None, tmp_path / "gone", tmp_path):

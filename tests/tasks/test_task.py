@@ -1,12 +1,11 @@
-import json
 import random
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from ogrpo.rewards.judge import ExactMatch
 from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example, Task
+from tests.tasks.test_official import write
 
 
 def right(prompts, completions, answer, **columns):
@@ -24,17 +23,12 @@ def rows(n, start=0):
     ]
 
 
-def jsonl(file, *lines):
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return file
-
-
 def prompts(examples):
     return [example.prompt for example in examples]
 
 
 def test_a_file_becomes_a_task(tmp_path):
-    file = jsonl(tmp_path / "own.jsonl", *rows(50))
+    file = write(tmp_path / "own.jsonl", rows(50))
     task = Task.from_jsonl(file, rewards=[right, brief], weights=[1.0, 0.1])
     assert (task.name, len(task), len(task.heldout), task.is_chat) == ("own", 45, 5, False)
     assert [(r.name, r.weight) for r in task.rewards] == [("right", 1.0), ("brief", 0.1)]
@@ -52,29 +46,23 @@ def test_a_file_becomes_a_task(tmp_path):
 
 def test_every_source_of_the_same_rows_gives_the_same_task(tmp_path):
     made = rows(40)
-    pq.write_table(pa.Table.from_pylist(made), tmp_path / "own.parquet")
-    (tmp_path / "own.json").write_text(json.dumps(made))
-    file = jsonl(tmp_path / "own.jsonl", *made)
-    tasks = [
-        Task.from_jsonl(file, rewards=[right]),
-        Task.from_parquet(tmp_path / "own.parquet", rewards=[right]),
-        Task.from_file(tmp_path / "own.json", rewards=[right]),
-        Task.from_iterable(iter(made), rewards=[right], name="own"),
-    ]
-    assert all(task == tasks[0] for task in tasks)
+    endings = (".jsonl", ".parquet", ".json")
+    lines, table, objects = (write(tmp_path / f"own{ending}", made) for ending in endings)
+    task = Task.from_jsonl(lines, rewards=[right])
+    assert task == Task.from_parquet(table, rewards=[right])
+    assert task == Task.from_file(objects, rewards=[right])
+    assert task == Task.from_iterable(iter(made), rewards=[right], name="own")
 
 
-def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
+def test_the_prompt_is_found_by_its_name_or_named():
     for name in ("prompt", "question", "problem"):
-        task = Task.from_iterable(
-            [{name: f"{i} ?", "answer": "1"} for i in range(4)], rewards=[right]
-        )
+        made = [{name: f"{i} ?", "answer": "1"} for i in range(4)]
+        task = Task.from_iterable(made, rewards=[right])
         assert sorted(prompts([*task.train, *task.heldout])) == ["0 ?", "1 ?", "2 ?", "3 ?"]
         assert task.train[0].columns == {"answer": "1"}
     both = [{"prompt": f"{i} ?", "question": f"why {i} ?", "answer": "1"} for i in range(4)]
-    with pytest.raises(
-        ValueError, match=r"rows:1: has both 'prompt' and 'question'.*prompt=\.\.\."
-    ):
+    message = r"rows:1: has both 'prompt' and 'question'.*prompt=\.\.\."
+    with pytest.raises(ValueError, match=message):
         Task.from_iterable(both, rewards=[right])
     task = Task.from_iterable(both, rewards=[right], prompt="question")
     assert task.train[0].prompt.startswith("why")
@@ -91,7 +79,7 @@ def test_the_prompt_is_found_by_its_name_or_named(tmp_path):
     ],
 )  # fmt: skip
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path, line, message):
-    file = jsonl(tmp_path / "own.jsonl", *rows(2), line, *rows(2, start=5))
+    file = write(tmp_path / "own.jsonl", [*rows(2), line, *rows(2, start=5)])
     with pytest.raises(ValueError, match=rf"own\.jsonl:3: {message}"):
         Task.from_jsonl(file, rewards=[right], heldout=1)
 
@@ -117,25 +105,17 @@ MESSAGES = [
 ]
 
 
-def chat(*messages):
-    return [{"messages": [*messages, {"role": "user", "content": f"{i} ?"}]} for i in range(4)]
-
-
-def test_prompts_may_be_messages(tmp_path):
-    made = chat(*MESSAGES)
-    file = tmp_path / "own.parquet"
-    pq.write_table(pa.Table.from_pylist(made), file)
-    task = Task.from_parquet(file, rewards=[brief])
+@pytest.mark.parametrize("last", ["user", "tool"])
+def test_prompts_may_be_messages(tmp_path, last):
+    ends = ({"role": last, "content": f"{i} ?"} for i in range(4))
+    made = [{"messages": [*MESSAGES, end]} for end in ends]
+    task = Task.from_parquet(write(tmp_path / "own.parquet", made), rewards=[brief])
     assert task.is_chat
     prompt = task.train[0].prompt
-    assert [m["role"] for m in prompt] == ["system", "user", "assistant", "tool", "user"]
+    assert [m["role"] for m in prompt] == ["system", "user", "assistant", "tool", last]
     assert prompt[2] == {"role": "assistant", "content": "", "tool_calls": [{"name": "weather"}]}
     assert prompt[3] == {"role": "tool", "content": "sunny"}  # Parquet's None is no key
-    ends_in_tool = Task.from_iterable(
-        [{"messages": [*MESSAGES[:3], {"role": "tool", "content": f"{i}"}]} for i in range(4)],
-        rewards=[brief],
-    )
-    assert "".join(ends_in_tool.texts()).count("Weather") == 3
+    assert "".join(task.texts()).count("Weather") == 3
 
 
 @pytest.mark.parametrize(
@@ -151,27 +131,14 @@ def test_bad_messages_are_errors_that_name_the_line(messages, message):
         Task.from_iterable([{"messages": messages}], rewards=[brief])
 
 
-class Choosy:
-    """Judges letters only, and says so of the gold answers beforehand."""
-
-    __name__ = "choosy"
-
-    def __call__(self, completions, answer, **columns):
-        return [float(c == a) for c, a in zip(completions, answer, strict=True)]
-
-    def check_golds(self, golds, sources):
-        bad = [s for g, s in zip(golds, sources, strict=True) if g not in "abcd"]
-        if bad:
-            raise ValueError(f"{bad[0]}: no letter")
-
-
 def test_gold_answers_are_checked_when_they_are_read(tmp_path):
     made = [{"prompt": f"{i} ?", "answer": "abcd"[i % 4]} for i in range(8)]
-    file = jsonl(tmp_path / "own.jsonl", *made)
-    assert len(Task.from_jsonl(file, rewards=[Choosy()], heldout=2)) == 6
-    jsonl(file, *made[:5], {"prompt": "5 ?", "answer": "7"}, *made[6:])
-    with pytest.raises(ValueError, match=r"own\.jsonl:6: no letter"):
-        Task.from_jsonl(file, rewards=[Choosy()], heldout=2)
+    file = write(tmp_path / "own.jsonl", made)
+    assert len(Task.from_jsonl(file, rewards=[ExactMatch()], heldout=2)) == 6
+    made[5]["answer"] = "."
+    write(file, made)
+    with pytest.raises(ValueError, match=r"own\.jsonl:6: '\.' has no letters to compare"):
+        Task.from_jsonl(file, rewards=[ExactMatch()], heldout=2)
 
 
 # The held-out split
@@ -205,21 +172,20 @@ def test_a_heldout_prompt_that_comes_again_leaves_training_and_is_counted():
     repeat = {"prompt": heldout[0].prompt.replace(" ", "\n "), "answer": "other"}
     task = Task.from_iterable([*made, repeat, made[0]], rewards=[right], heldout=4)
     assert prompts(task.heldout) == prompts(heldout)
-    held = set(prompts(heldout))
     assert repeat["prompt"] not in prompts(task.train)
-    expected = 1 + (made[0]["prompt"] in held)
+    expected = 1 + (made[0]["prompt"] in prompts(heldout))
     assert task.left_out == (("training examples that ask a held-out prompt, left out", expected),)
 
 
 def test_a_heldout_file_or_rows_are_taken_whole_and_kept_apart(tmp_path):
-    file = jsonl(tmp_path / "test.jsonl", *rows(5, start=18))
+    file = write(tmp_path / "test.jsonl", rows(5, start=18))
     for heldout in (file, str(file), rows(5, start=18)):
         task = Task.from_iterable(rows(20), rewards=[right], heldout=heldout)
         assert prompts(task.heldout) == [row["prompt"] for row in rows(5, start=18)]
         assert len(task) == 18
         assert task.left_out[0][1] == 2
     with pytest.raises(ValueError, match=r"test\.jsonl:1: no column 'prompt'"):
-        Task.from_iterable(rows(9), rewards=[right], heldout=jsonl(file, {"question": "?"}))
+        Task.from_iterable(rows(9), rewards=[right], heldout=write(file, [{"question": "?"}]))
     with pytest.raises(ValueError, match="no example is left to train on: all 3 ask a held-out"):
         Task.from_iterable(rows(3), rewards=[right], heldout=rows(5))
 
@@ -234,28 +200,17 @@ def test_the_limit_is_on_training_after_the_cut():
 
 
 def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
-    exam = Task(
-        "exam",
-        [],
-        [Example("How many is 3 + 1 ?", {"answer": "4"}, "e:1")],
-        (Reward("exam", right),),
-    )
+    questions = [Example("How many is 3 + 1 ?", {"answer": "4"}, "e:1")]
+    exam = Task("exam", [], questions, (Reward("exam", right),))
     assert exam
     assert len(exam) == 0
     task = Task.from_iterable(rows(20), rewards=[brief]).evaluated_on(exam)
     assert task.heldout == exam.heldout
     assert [r.name for r in task.evaluation_rewards or ()] == ["exam"]
     assert "How many is 3 + 1 ?" not in prompts(task.train)
-    with pytest.raises(ValueError, match="task 'none' has no examples"):
-        Task("none", [], [], (Reward("right", right),))
-    with pytest.raises(ValueError, match=r"has no examples\. 3: gold answers nobody can read\."):
-        Task(
-            "none",
-            [],
-            [],
-            (Reward("right", right),),
-            left_out=(("gold answers nobody can read", 3),),
-        )
+    message = r"task 'none' has no examples\. 3: gold answers nobody can read\."
+    with pytest.raises(ValueError, match=message):
+        Task("none", [], [], exam.rewards, left_out=(("gold answers nobody can read", 3),))
 
 
 def test_the_reward_that_says_what_is_right_is_one_that_judges_held_out_answers():
@@ -269,19 +224,16 @@ def test_the_reward_that_says_what_is_right_is_one_that_judges_held_out_answers(
 # The `datasets` library
 
 
-class Splits(dict):
-    """Stands for a DatasetDict: a dict of iterables of rows."""
-
-
 def test_the_splits_of_a_data_set_are_taken_as_they_are():
-    splits = Splits(train=rows(20), test=rows(5, start=30))
+    """A dict stands for a DatasetDict, which is one, of iterables of rows."""
+    splits = {"train": rows(20), "test": rows(5, start=30)}
     task = Task.from_dataset(splits, rewards=[right])
     assert (task.name, len(task), len(task.heldout)) == ("dataset", 20, 5)
     assert len(Task.from_dataset(splits, rewards=[right], heldout=0.5).heldout) == 10
-    assert len(Task.from_dataset(Splits(train=rows(20)), rewards=[right]).heldout) == 2
-    three = Splits(splits, validation=rows(3, start=40))
+    assert len(Task.from_dataset({"train": rows(20)}, rewards=[right]).heldout) == 2
+    three = splits | {"validation": rows(3, start=40)}
     with pytest.raises(ValueError, match="say which by heldout='validation'"):
         Task.from_dataset(three, rewards=[right])
     assert len(Task.from_dataset(three, rewards=[right], heldout="validation").heldout) == 3
     with pytest.raises(ValueError, match=r"the splits are \['test'\]; one must be named 'train'"):
-        Task.from_dataset(Splits(test=rows(3)), rewards=[right])
+        Task.from_dataset({"test": rows(3)}, rewards=[right])

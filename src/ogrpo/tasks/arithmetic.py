@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from ogrpo.tasks.problems import MARKER, Problem, Split
+from ogrpo.tasks.problems import MARKER, Problem, Split, calculate
 
 T = TypeVar("T")
 Operator = Literal["+", "-", "*", "/"]
@@ -184,7 +184,7 @@ def careless_answer(problem: WordProblem, rng: np.random.Generator, teacher: Tea
         elif rng.random() < teacher.wrong_operand:
             seen = {problem.start, *(s.operand for s in problem.steps), operand - 1, operand + 1}
             operand = _pick(sorted(seen - {operand, 0}), rng)
-        result = _apply(value, operator, operand)
+        result = calculate(value, operator, operand)
         if rng.random() < teacher.result_slip:
             result += _pick((-2, -1, 1, 2), rng)
         result = min(max(result, 0), LARGEST)
@@ -209,7 +209,7 @@ def _moves(value: int) -> dict[Operator, list[int]]:
         operator: [
             n
             for n in OPERANDS[operator]
-            if (operator != "/" or value % n == 0) and _apply(value, operator, n) in VALUES
+            if (operator != "/" or value % n == 0) and calculate(value, operator, n) in VALUES
         ]
         for operator in OPERATORS
     }
@@ -228,7 +228,7 @@ def _draw(rng: np.random.Generator) -> WordProblem:
         other = next(people) if "{other}" in phrase.text else who
         sentences.append(phrase.text.format(who=who, other=other, n=operand))
         steps.append(Step(operator, operand, phrase.inconsistent))
-        result = _apply(value, operator, operand)
+        result = calculate(value, operator, operand)
         equations.append(f"{value} {operator} {operand} = {result}")
         who, value = other, result
     sentences.append(_pick(QUESTIONS, rng).format(who=who, what=what))
@@ -244,16 +244,9 @@ def _draw_equation(rng: np.random.Generator) -> tuple[int, list[tuple[Operator, 
             operator = _pick(list(choices), rng)
             operand = _pick(choices[operator], rng)
             moves.append((operator, operand))
-            value = _apply(value, operator, operand)
+            value = calculate(value, operator, operand)
         if len(moves) == n_steps:
             return start, moves
-
-
-def _apply(value: int, operator: Operator, operand: int) -> int:
-    return {
-        "+": value + operand, "-": value - operand,
-        "*": value * operand, "/": value // operand,
-    }[operator]  # fmt: skip
 
 
 def _pick(choices: Sequence[T], rng: np.random.Generator) -> T:

@@ -54,6 +54,15 @@ def final_answer(problem: Problem) -> str:
     return answer
 
 
+def calculate(left: int, operator: str, right: int) -> int:
+    """Returns what a step comes to; a quotient is rounded down.
+
+    >>> calculate(12, "/", 4), calculate(3, "*", 5)
+    (3, 15)
+    """
+    return {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[operator]
+
+
 class StepReward(NamedTuple):
     """A step of a text: the index of the character behind it, and its reward."""
 

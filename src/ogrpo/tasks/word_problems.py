@@ -20,6 +20,7 @@ from ogrpo.rewards.extract import last_number
 from ogrpo.rewards.math import MathReward
 from ogrpo.tasks.example import Example
 from ogrpo.tasks.official import ANSWER, SOLUTION, TaskReader, fill, one_of
+from ogrpo.tasks.problems import calculate
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class Story(NamedTuple):
     @property
     def answer(self) -> int:
         """The result of the last step."""
-        return result(*self.steps[-1])
+        return calculate(*self.steps[-1])
 
 
 class Draw:
@@ -100,15 +101,6 @@ class Draw:
         return self._people.pop(int(self.rng.integers(len(self._people))))
 
 
-def result(left: int, operator: str, right: int) -> int:
-    """Returns what a step comes to.
-
-    >>> result(12, "/", 4), result(3, "*", 5)
-    (3, 15)
-    """
-    return {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[operator]
-
-
 def changes(draw: Draw) -> Story:
     """Somebody has some, gets more and gives some away."""
     who, other, things = draw.person(), draw.person(), draw.one_of(*THINGS)
@@ -131,7 +123,7 @@ def changes(draw: Draw) -> Story:
             )
         facts.append(draw.one_of(*tellings))
         steps.append((value, operator, amount))
-        value = result(*steps[-1])
+        value = calculate(*steps[-1])
     question = f"How many {things} does {who.name} have now?"
     return Story(facts, question, steps, f"{who.name} has {{}}")
 
@@ -232,7 +224,7 @@ def ages(draw: Draw) -> Story:
     than = f"times as old as {one.name}" if kind == "times" else f"years {kind} than {one.name}"
     facts = [f"{one.name} is {age} years old.", f"{two.name} is {amount} {than}."]
     steps = [(age, {"older": "+", "younger": "-", "times": "*"}[kind], amount)]
-    other = result(*steps[-1])
+    other = calculate(*steps[-1])
     if draw.rng.random() < 0.3:
         steps.append((age, "+", other))
         question = f"How old are {one.name} and {two.name} together?"
@@ -352,7 +344,7 @@ def problems(seed: int, split: str) -> Iterator[tuple[str, str, int]]:
         question = " ".join([*facts, story.question])
         if question not in seen:
             seen.add(question)
-            worked = " ".join(f"{a} {o} {b} = {result(a, o, b)}." for a, o, b in story.steps)
+            worked = " ".join(f"{a} {o} {b} = {calculate(a, o, b)}." for a, o, b in story.steps)
             yield question, f"{worked} {story.says.format(story.answer)}.", story.answer
 
 
