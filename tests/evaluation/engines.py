@@ -67,4 +67,8 @@ def record(problem=0, sample=0, *, text="so 4", correct=1.0, **changes):
     )
 
 
+def outcomes_of(*prompts):
+    return np.array(prompts, np.float32)
+
+
 FAILED = nan

@@ -11,12 +11,6 @@ from tests.evaluation.engines import FAILED, record
 MESSAGES = ({"role": "system", "content": "think"}, {"role": "user", "content": "[bold]2 + 2?"})
 
 
-def write(path, *answers):
-    with AnswerFile(path) as file:
-        file.write(answers)
-    return path
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -31,8 +25,9 @@ def write(path, *answers):
 )
 def test_a_line_is_json_with_all_that_a_reward_reads(tmp_path, changes):
     first, second = record(**changes), record(1, 3, **changes)
-    path = write(tmp_path / "a.jsonl", first, second)
-    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    with AnswerFile(tmp_path / "a.jsonl") as file:
+        file.write([first, second])
+    lines = [json.loads(line) for line in file.path.read_bytes().splitlines()]
     for line, answer in zip(lines, (first, second), strict=True):
         expected = {**vars(answer), "tokens": answer.tokens, "rewards": answer.values}
         del expected["values"]

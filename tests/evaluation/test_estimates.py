@@ -9,10 +9,7 @@ import pytest
 from scipy import stats
 
 from ogrpo.evaluation import majority_at_k, pass_at_k
-
-
-def outcomes_of(*prompts):
-    return np.array(prompts, np.float32)
+from tests.evaluation.engines import outcomes_of
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 1), (4, 2), (4, 3), (5, 5), (7, 3)])

@@ -1,4 +1,6 @@
 import threading
+from itertools import chain, count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ def examples(count=7, prompt="how many?"):
 
 
 def evaluate(engine=None, problems=None, *, score=holds, batch=2, **options):
-    return sample_and_judge(
+    batches = sample_and_judge(
         engine or make_engine(),
         examples() if problems is None else problems,
         encode=encode,
@@ -32,14 +34,11 @@ def evaluate(engine=None, problems=None, *, score=holds, batch=2, **options):
         batch=batch,
         **options,
     )
-
-
-def flat(chunks):
-    return [answer for chunk in chunks for answer in chunk]
+    return chain.from_iterable(batches)
 
 
 def test_each_answer_is_recorded_with_its_verdict():
-    answers = flat(evaluate())
+    answers = list(evaluate())
     assert [(a.problem, a.sample) for a in answers] == [(n, g) for n in range(7) for g in range(3)]
     for answer in answers:
         assert answer.source == f"a.jsonl:{answer.problem + 1}"
@@ -55,8 +54,7 @@ def test_each_answer_is_recorded_with_its_verdict():
     "options", [{"batch": 4}, {"batch": 100}, {"concurrent": 3}, {"judges": 1}]
 )
 def test_answers_do_not_depend_on_how_they_are_asked_for(options):
-    expected = [to_line(a) for a in flat(evaluate())]
-    assert [to_line(a) for a in flat(evaluate(**options))] == expected
+    assert [*map(to_line, evaluate(**options))] == [*map(to_line, evaluate())]
 
 
 def test_chat_prompts_go_with_messages_of_the_assistant():
@@ -67,7 +65,7 @@ def test_chat_prompts_go_with_messages_of_the_assistant():
         return holds(request)
 
     chat = ({"role": "user", "content": "how many?"},)
-    answers = flat(evaluate(problems=examples(1, chat), score=score))
+    answers = list(evaluate(problems=examples(1, chat), score=score))
     (request,) = seen
     assert request.prompts == [[*chat]] * 3
     assert request.completions == [[{"role": "assistant", "content": a.text}] for a in answers]
@@ -88,7 +86,7 @@ def test_a_pool_of_rewards_judges():
     judge = MathReward(lambda text: text[:1] or None)
     rewards = [judge, first_digit, length_of]
     with RewardPool(rewards, processes=1, seconds=60, memory_gib=8) as pool:
-        answers = flat(evaluate(score=pool.score))
+        answers = list(evaluate(score=pool.score))
     assert {a.text == "" for a in answers} == {True, False}
     for answer in answers:
         assert answer.failed == (answer.text == "") == np.isnan(answer.values["first_digit"])
@@ -100,19 +98,15 @@ def test_a_pool_of_rewards_judges():
     assert figures["maj@1"] == pytest.approx(figures["pass@1"])
 
 
-class Watched:
-    """An engine that says when each call begins, and does what a test asks on the way."""
+def watched(on_call):
+    """Returns an engine that tells the number of each call, from 1, before it answers."""
+    engine, calls = make_engine(), count(1)
 
-    def __init__(self, on_call):
-        self.engine, self.on_call, self.calls = make_engine(), on_call, 0
-        self.lock = threading.Lock()
+    def generate(prompts, sampling, seed):
+        on_call(next(calls))
+        return engine.generate(prompts, sampling, seed)
 
-    def generate(self, prompts, sampling, seed):
-        with self.lock:
-            self.calls += 1
-            call = self.calls
-        self.on_call(call)
-        return self.engine.generate(prompts, sampling, seed)
+    return SimpleNamespace(generate=generate)
 
 
 def test_a_batch_is_judged_while_the_next_is_sampled():
@@ -122,8 +116,8 @@ def test_a_batch_is_judged_while_the_next_is_sampled():
         assert sampling_second.wait(WAIT)
         return holds(request)
 
-    engine = Watched(lambda call: sampling_second.set() if call == 2 else None)
-    assert len(flat(evaluate(engine, score=score))) == 21
+    engine = watched(lambda call: sampling_second.set() if call == 2 else None)
+    assert len(list(evaluate(engine, score=score))) == 21
 
 
 def test_what_was_sampled_before_a_failure_is_not_lost():
@@ -133,12 +127,12 @@ def test_what_was_sampled_before_a_failure_is_not_lost():
 
     taken = []
     with pytest.raises(RuntimeError, match="servers are gone"):
-        taken.extend(answer for chunk in evaluate(Watched(fail)) for answer in chunk)
+        taken.extend(evaluate(watched(fail)))
     assert [a.problem for a in taken] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
 
 
 def test_what_cannot_be_recorded_is_refused_before_sampling():
-    engine = Watched(lambda call: None)
+    engine = watched(lambda call: pytest.fail("it was sampled"))
     problems = examples()
     problems[4] = Example("what?", {"image": b"..."}, "a.jsonl:5")
     with pytest.raises(ValueError, match=r"a\.jsonl:5: column 'image' is b'...' \(bytes\)"):
@@ -148,4 +142,3 @@ def test_what_cannot_be_recorded_is_refused_before_sampling():
             evaluate(engine, **{name: 0})
     with pytest.raises(ValueError, match="no problem to evaluate on"):
         evaluate(engine, [])
-    assert engine.calls == 0

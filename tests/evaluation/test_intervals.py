@@ -1,4 +1,3 @@
-import doctest
 from itertools import combinations_with_replacement
 from math import prod
 
@@ -7,19 +6,9 @@ import pytest
 from scipy import stats
 
 from benchmarks.interval_coverage import Population, coverage
-from ogrpo.data import chat, packing
-from ogrpo.evaluation import (
-    clustered_interval,
-    intervals,
-    mean_interval,
-    metrics,
-    pass_at_k,
-)
+from ogrpo.evaluation import clustered_interval, mean_interval, pass_at_k
 from ogrpo.evaluation.intervals import student_quantile
-
-
-def outcomes_of(*prompts):
-    return np.array(prompts, np.float32)
+from tests.evaluation.engines import outcomes_of
 
 
 @pytest.mark.parametrize(
@@ -110,10 +99,3 @@ def test_students_quantile_is_scipys():
 def test_what_has_no_interval_is_refused(interval, values, message):
     with pytest.raises(ValueError, match=message):
         interval(np.array(values, np.float32))
-
-
-@pytest.mark.parametrize("module", [intervals, metrics, packing, chat], ids=lambda m: m.__name__)
-def test_the_docstrings_examples_run(module):
-    results = doctest.testmod(module)
-    assert results.attempted > 0
-    assert results.failed == 0
