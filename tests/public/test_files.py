@@ -96,14 +96,10 @@ def cases():
     return [pytest.param(case, id=case["id"]) for case in map(json.loads, lines)]
 
 
-@pytest.fixture
-def model(tmp_path):
-    return Path(shutil.copytree(GOLDEN, tmp_path / "model")) / "model.safetensors"
-
-
 @pytest.mark.parametrize("case", cases())
-def test_a_header_of_safetensors_own_tests_ends_in_an_error_that_names_the_file(model, case):
+def test_a_header_of_safetensors_own_tests_ends_in_an_error_that_names_the_file(tmp_path, case):
     """Those that it takes too hold no model."""
+    model = Path(shutil.copytree(GOLDEN, tmp_path / "model")) / "model.safetensors"
     content = base64.b64decode(case["file"])
     model.write_bytes(content)
     with pytest.raises(ValueError, match=r".") as caught:

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -50,7 +49,7 @@ def hangs_once(completions, folder, **columns):
         file.with_suffix(".new").write_text(str(os.getpid()))
         file.with_suffix(".new").rename(file)
         threading.Event().wait()
-    return [float(len(text)) for text in completions]
+    return length(completions)
 
 
 def takes_memory(completions, **columns):
@@ -63,22 +62,12 @@ def dies(completions, **columns):
     return [1.0] * len(completions)
 
 
-def exits(completions, **columns):
-    if BAD in completions:
-        sys.exit("enough")
-    return [1.0] * len(completions)
-
-
 def gives_none(completions, **columns):
     return [None if text == BAD else 1.0 for text in completions]
 
 
 def gives_nan(completions, **columns):
     return [float("nan") if text == BAD else 1.0 for text in completions]
-
-
-def gives_too_much(completions, **columns):
-    return [10**400 if text == BAD else 1.0 for text in completions]
 
 
 def gives_text(completions, **columns):
@@ -93,14 +82,14 @@ def gives_a_number(completions, **columns):
     return 1.0
 
 
-def meets(folder, me, others, seconds=20.0):
-    """Tell whether all were under way at once: each waits for the others."""
-    (Path(folder) / me).touch()
-    for _ in range(int(seconds / 0.01)):
-        if all((Path(folder) / other).exists() for other in others):
-            return True
+def meets(completions, folder, everyone, me=None):
+    """Is right if all were under way at once: each waits for the others."""
+    (Path(folder[0]) / (me or completions[0])).touch()
+    for _ in range(2000):
+        if all((Path(folder[0]) / name).exists() for name in everyone):
+            return [1.0]
         time.sleep(0.01)
-    return False
+    return [0.0]
 
 
 def leaves_a_child(completions, folder, **columns):
@@ -109,23 +98,17 @@ def leaves_a_child(completions, folder, **columns):
     re.match(r"(a+)+$", "a" * 64 + "b")
 
 
+async def _awaited_length(completions):
+    await asyncio.sleep(0)
+    return length(completions)
+
+
 def awaits_by_itself(completions, **columns):
-    async def judge(text):
-        await asyncio.sleep(0)
-        return float(len(text))
-
-    async def judge_all():
-        return await asyncio.gather(*map(judge, completions))
-
-    return asyncio.run(judge_all())
+    return asyncio.run(_awaited_length(completions))
 
 
 def gives_a_coroutine(completions, **columns):
-    async def values():
-        await asyncio.sleep(0)
-        return [float(len(text)) for text in completions]
-
-    return values()
+    return _awaited_length(completions)
 
 
 def has_alarms(completions, **columns):
@@ -156,4 +139,4 @@ async def judge(completions, **columns):
         if text == BAD:
             raise KeyError("no such answer")
     await asyncio.sleep(0.05)
-    return [float(len(text)) for text in completions]
+    return length(completions)

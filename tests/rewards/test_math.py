@@ -19,8 +19,8 @@ from ogrpo.rewards.math import MathReward, VerdictMemory, find_bad_golds
 from ogrpo.tasks.gsm8k import load
 from ogrpo.tasks.problems import final_answer
 from tests.rewards.pools import VERIFIER, one_verifier  # noqa: F401
+from tests.tasks.test_gsm8k import REAL, needs_gsm8k
 
-GSM8K = Path(os.environ.get("OGRPO_GSM8K", Path(__file__).parents[2] / "../shared/gsm8k"))
 ENDLESS = "9**9**9**9"
 LIGHT = """
 import os, time
@@ -158,9 +158,7 @@ def test_what_compares_imports_math_verify_and_nothing_of_ours():
         ("7 + 5 = 12 #### 12", "stop", "12", "correct"),
         ("#### 1,080", "stop", "1080", "correct"),
         ("#### 3", "stop", "-3", "wrong"),
-        ("7 + 5 = 12 #### 13", "stop", "12", "wrong"),
         ("12", "stop", "12", "unparsable"),
-        ("#### 9**9**9**9", "stop", "12", "unparsable"),
         ("#### 12", "length", "12", "truncated"),
         ("2 - 9 = -7 #### \N{EN DASH}7", "stop", "-7", "correct"),
     ],
@@ -247,13 +245,10 @@ def test_the_memory_tells_pairs_apart_and_is_bounded_in_bytes_whatever_is_rememb
     assert used < 400 * 4096
 
 
-@pytest.mark.skipif(
-    not (GSM8K / "train.jsonl").is_file(),
-    reason=f"no GSM8K in {GSM8K}: set OGRPO_GSM8K to a folder with train.jsonl and test.jsonl",
-)
+@needs_gsm8k
 def test_every_gold_answer_of_gsm8k_is_right_and_its_successor_is_wrong():
     reward = MathReward()
-    problems = [problem for part in load(GSM8K) for problem in part]
+    problems = [problem for part in load(REAL) for problem in part]
     golds = [final_answer(problem) for problem in problems for _ in range(2)]
     successors = [str(int(gold) + n % 2) for n, gold in enumerate(golds)]
     texts = [problem.answer for problem in problems for _ in range(2)]

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward
 from ogrpo.rewards.scores import KINDS
 from tests.rewards import functions
@@ -48,13 +47,11 @@ def test_a_function_gets_what_it_names_and_one_with_columns_everything():
         })] * 2  # fmt: skip
 
     def names(completion_ids, level, absent=7):
-        return [
-            float(ids[0] + 10 * n + absent) for ids, n in zip(completion_ids, level, strict=True)
-        ]
+        pairs = zip(completion_ids, level, strict=True)
+        return [float(ids[0] + 10 * n + absent) for ids, n in pairs]
 
     class Scale:
-        def __init__(self, by):
-            self.by = by
+        by = 0.5
 
         def __call__(self, completions, **columns):
             return [self.by * len(text) for text in completions]
@@ -62,7 +59,7 @@ def test_a_function_gets_what_it_names_and_one_with_columns_everything():
     def power(completions, exponent):
         return [len(text) ** exponent for text in completions]
 
-    with pool(everything, names, Scale(0.5), partial(power, exponent=2)) as p:
+    with pool(everything, names, Scale(), partial(power, exponent=2)) as p:
         scores = p.score(request("a", "bbb", answer="4", level=3))
     assert {name: values.tolist() for name, values in scores.values.items()} == {
         "everything": [1.0, 1.0],
@@ -77,11 +74,9 @@ def test_an_argument_that_no_column_gives_is_named_with_its_function_and_line():
         return [0.0] * len(completions)
 
     with pool(functions.equal) as p:
-        with pytest.raises(
-            ValueError,
-            match=r"reward 'equal' \(.*functions\.py:\d+\) takes 'answer', which no column of the "
-            r"task gives: there are anwser, level\. Did you mean 'anwser'\?",
-        ):
+        message = r"reward 'equal' \(.*functions\.py:\d+\) takes 'answer', which no column of the"
+        message += r" task gives: there are anwser, level\. Did you mean 'anwser'\?"
+        with pytest.raises(ValueError, match=message):
             p.score(request("4", anwser="4", level=1))
         with pytest.raises(ValueError, match="there is none"):
             p.check_columns([])
@@ -90,11 +85,9 @@ def test_an_argument_that_no_column_gives_is_named_with_its_function_and_line():
         Reward("logs", logs).check_columns([])
 
 
+RAISED = r"raised KeyError: 'no such answer'\n[\s\S]*functions\.py[\s\S]* in _worth"
 FAILING = {
-    "raised": (
-        functions.raises,
-        r"raised KeyError: 'no such answer'\n[\s\S]*functions\.py[\s\S]* in _worth",
-    ),
+    "raised": (functions.raises, RAISED),
     "timeout": (functions.overruns, r"did not end within 0\.7 s of wall time"),
     "memory": (functions.takes_memory, r"ran out of its 2 GiB of memory: raised MemoryError"),
     "died": (functions.dies, r"was not done: its process ended: signal SIGSEGV"),
@@ -118,25 +111,21 @@ def test_one_bad_completion_fails_alone_and_says_why(kind):
     (failure,) = scores.failures
     assert failure[:3] == (name, 2, kind)
     assert re.search(rf"reward '{name}' \(.*functions\.py:\d+\) {message}", failure.message)
-    by_kind = {k: metrics[f"reward/{name}/failed/{k.replace(' ', '_')}"] for k in KINDS}
-    assert by_kind == {**dict.fromkeys(KINDS, 0), kind: 1}
-    assert metrics["reward/failed"] == metrics[f"reward/failed/{kind.replace(' ', '_')}"] == 1
+    for counted in ("reward", f"reward/{name}"):
+        by_kind = {k: metrics[f"{counted}/failed/{k.replace(' ', '_')}"] for k in KINDS}
+        assert by_kind == {**dict.fromkeys(KINDS, 0), kind: 1}
+        assert metrics[f"{counted}/failed"] == 1
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (functions.gives_one_for_all, "returned 1 values for 3 completions"),
-        (functions.gives_a_number, "returned 1.0, not a list with a number for each completion"),
-    ],
-)
-def test_a_wrong_number_of_values_fails_all_and_is_not_hidden_by_repeats(function, message):
-    with pool(function) as p:
+def test_a_wrong_number_of_values_fails_all_and_is_not_hidden_by_repeats():
+    with pool(functions.gives_one_for_all, functions.gives_a_number) as p:
         scores = p.score(request("a", "b", "c"))
-        assert p.metrics()["reward/calls"] == 1
+        assert p.metrics()["reward/calls"] == 2
     assert scores.failed.all()
     assert {f.kind for f in scores.failures} == {"wrong count"}
-    assert all(message in f.message for f in scores.failures)
+    one, *_, other = [f.message for f in scores.failures]
+    assert "returned 1 values for 3 completions" in one
+    assert "returned 1.0, not a list with a number for each completion" in other
 
 
 def test_none_is_not_judged_and_left_out_of_the_sum():
@@ -216,20 +205,12 @@ def test_a_process_that_somebody_kills_or_stops_costs_no_completion_its_reward(t
 # Threads and processes
 
 
-def meeting(me, everyone):
-    def meets(completions, folder, **columns):
-        from tests.rewards import functions
-
-        return [float(functions.meets(folder[0], me or completions[0], everyone))]
-
-    return Reward(me or "meets", meets)
-
-
 def test_slow_rewards_and_groups_of_several_threads_are_judged_at_the_same_time(tmp_path):
     four = ["one", "two", "three", "four"]
-    with pool(*(meeting(me, four) for me in four), processes=4, seconds=60.0) as p:
+    rewards = [Reward(me, partial(functions.meets, everyone=four, me=me)) for me in four]
+    with pool(*rewards, processes=4, seconds=60.0) as p:
         assert p.score(request("a", folder=str(tmp_path))).rewards.tolist() == [4.0]
-    with pool(meeting("", ["a", "b"]), seconds=60.0) as p:
+    with pool(partial(functions.meets, everyone=["a", "b"]), seconds=60.0) as p:
         scores = score_all(p, [request(me, folder=str(tmp_path)) for me in "ab"])
         assert p.metrics()["reward/completions"] == 2
     assert [each.rewards.tolist() for each in scores] == [[1.0], [1.0]]
@@ -268,30 +249,23 @@ def test_a_pool_counts_on_from_an_earlier_one():
     assert after["reward/completions_per_second"] == pytest.approx(speed)
 
 
-class Here:
-    """A reward that bounds itself: it cannot be pickled, and is called in the caller's thread."""
-
-    bounded = True
-
-    def __init__(self):
-        self.lock, self.threads = threading.Lock(), []
-
-    def __call__(self, completions, **columns):
-        with self.lock:
-            self.threads.append(threading.current_thread())
-        return [functions._worth(text) for text in completions]
-
-
 def test_a_bounded_reward_is_called_in_the_callers_thread():
-    here = Here()
-    with RewardPool([here], processes=1, seconds=5.0, memory_gib=1.0) as p:
+    lock, threads = threading.Lock(), []
+
+    def here(completions, **columns):
+        with lock:  # it cannot be pickled
+            threads.append(threading.current_thread())
+        return functions.raises(completions)
+
+    here.bounded = True
+    with pool(here) as p:
         scores = p.score(request("a", BAD))
         metrics = p.metrics()
     assert scores.failed.tolist() == [False, True]
     assert scores.failures[0].kind == "raised"
-    assert {*here.threads} == {threading.current_thread()}
+    assert {*threads} == {threading.current_thread()}
     assert metrics["reward/processes"] == 0
-    assert metrics["reward/Here/calls"] == 3
+    assert metrics["reward/here/calls"] == 3
     assert metrics["reward/repeated"] == 1
 
 
@@ -312,16 +286,11 @@ def test_what_cannot_be_pickled_is_named():
         p.score(request("a", mutex=lock))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"processes": 0}, "processes is 0; give a whole number of at least 1"),
-        ({"seconds": float("inf")}, "seconds is inf; give a finite number > 0"),
-    ],
-)
-def test_a_bound_that_bounds_nothing_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        pool(functions.length, **options)
+def test_a_bound_that_bounds_nothing_is_refused():
+    with pytest.raises(ValueError, match="processes is 0; give a whole number of at least 1"):
+        pool(functions.length, processes=0)
+    with pytest.raises(ValueError, match="seconds is inf; give a finite number > 0"):
+        pool(functions.length, seconds=float("inf"))
 
 
 # Coroutines side by side in one process, and functions that run loops of their own

@@ -20,30 +20,20 @@ def test_functions_become_rewards_named_like_them_with_weights_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("rewards", "weights", "message"),
+    ("make", "message"),
     [
-        ([], None, "there is no reward"),
-        ([functions.length] * 2, None, r"(?s)two rewards are called 'length': .*functions\.py:\d+ and .*functions\.py:\d+\. Name one: Reward\("),
-        ([functions.length], [1.0, 2.0], "there are 2 weights for 1 rewards"),
-        ([functions.length], [float("nan")], "has weight nan; give a finite number"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_list_of_rewards_is_said(rewards, weights, message):
-    with pytest.raises(ValueError, match=message):
-        as_rewards(rewards, weights)
-
-
-@pytest.mark.parametrize(
-    ("name", "function", "message"),
-    [
-        ("a/b", functions.length, "without '/'"),
-        ("seconds", functions.length, r"as a count of the metrics .*Reward\('my_seconds'"),
-        ("a", 0.5, "reward 'a' is no function but float: 0.5"),
+        (lambda: as_rewards([]), "there is no reward"),
+        (lambda: as_rewards([len, len]), r"two rewards are called 'len': .*\. Name one: Reward\("),
+        (lambda: as_rewards([len], [1.0, 2.0]), "there are 2 weights for 1 rewards"),
+        (lambda: as_rewards([len], [float("nan")]), "has weight nan; give a finite number"),
+        (lambda: Reward("a/b", len), "without '/'"),
+        (lambda: Reward("seconds", len), r"as a count of the metrics .*Reward\('my_seconds'"),
+        (lambda: Reward("a", 0.5), "reward 'a' is no function but float: 0.5"),
     ],
 )
-def test_a_reward_is_a_function_with_a_name(name, function, message):
+def test_what_is_wrong_with_rewards_is_said(make, message):
     with pytest.raises(ValueError, match=message):
-        Reward(name, function)
+        make()
 
 
 class Judge:
