@@ -31,10 +31,6 @@ def group(*drawn):
     return Group(np.array([1, 2], np.int32), drawn or tuple(completion(n, EOS) for n in range(3)))
 
 
-def log_probs(*values):
-    return np.array(values, np.float32)
-
-
 def spans(*bounds):
     return {"version_spans": tuple(VersionSpan(*each) for each in bounds)}
 
@@ -43,7 +39,7 @@ WHOLE = {
     "one that ends itself": completion(),
     "one of the full length": completion(1, 2, 3, 4, 5),
     "one that ends at the limit": completion(1, 2, 3, 4, EOS),
-    "rounded above zero": completion(log_probs=log_probs(-1.0, ABOVE_ZERO / 2, 0.0)),
+    "rounded above zero": completion(log_probs=np.float32([-1.0, ABOVE_ZERO / 2, 0.0])),
     "of several versions": completion(policy_version=0, **spans((0, 0, 2), (4, 2, 3))),
     "with a span of no token": completion(**spans((4, 0, 3), (4, 3, 3))),
 }

@@ -16,42 +16,26 @@ COMPLETION = Completion(
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "remedy"),
+    ("whole", "field", "value", "message"),
     [
-        ("temperature", 0.0, "greedy=True"),
-        ("temperature", -1.0, "greedy=True"),
-        ("temperature", float("nan"), "greedy=True"),
-        ("temperature", float("inf"), "finite"),
-        ("max_tokens", 0, "at least 1"),
-        ("group_size", 0, "at least 1"),
+        *((SAMPLING, "temperature", x, rf"is {x}.*greedy=True") for x in (0.0, -1.0, np.nan)),
+        (SAMPLING, "temperature", np.inf, r"is inf.*finite"),
+        *((SAMPLING, name, 0, "is 0; give at least 1") for name in ("max_tokens", "group_size")),
+        (COMPLETION, "token_ids", np.array([3], np.int32), "1 token_ids but 2 log_probs"),
+        (COMPLETION, "token_ids", np.array([3, 1], np.int64), "token_ids is int64"),
+        (COMPLETION, "token_ids", np.array([[3, 1]], np.int32), r"token_ids is int32 \(1, 2\)"),
+        (COMPLETION, "log_probs", np.array([-0.5, -1.5]), "log_probs is float64"),
+        (COMPLETION, "log_probs", [-0.5, -1.5], "log_probs is <class 'list'>"),
+        (COMPLETION, "loss_mask", np.array([True]), "2 token_ids but 1 .*; give one for each"),
+        (COMPLETION, "loss_mask", np.array([1, 0], np.int32), "loss_mask is int32"),
+        (COMPLETION, "loss_mask", [True, False], "loss_mask is <class 'list'>"),
+        (COMPLETION, "finish_reason", "eos", "finish_reason is 'eos'; use one of"),
     ],
 )
-def test_a_wrong_sampling_is_an_error_that_names_value_and_remedy(field, value, remedy):
-    with pytest.raises(ValueError, match=rf"{field} is {value}.*{remedy}"):
-        dataclasses.replace(SAMPLING, **{field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("token_ids", np.array([3], np.int32), "1 token_ids but 2 log_probs"),
-        ("token_ids", np.array([3, 1], np.int64), "token_ids is int64"),
-        ("token_ids", np.array([[3, 1]], np.int32), r"token_ids is int32 \(1, 2\)"),
-        ("log_probs", np.array([-0.5, -1.5]), "log_probs is float64"),
-        ("log_probs", [-0.5, -1.5], "log_probs is <class 'list'>"),
-        (
-            "loss_mask",
-            np.array([True]),
-            "2 token_ids but 1 entries in loss_mask; give one for each",
-        ),
-        ("loss_mask", np.array([1, 0], np.int32), "loss_mask is int32"),
-        ("loss_mask", [True, False], "loss_mask is <class 'list'>"),
-        ("finish_reason", "eos", "finish_reason is 'eos'; use one of"),
-    ],
-)
-def test_a_wrong_completion_is_an_error_that_names_the_field(field, value, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(COMPLETION, **{field: value})
+def test_a_wrong_field_is_an_error_that_names_it(whole, field, value, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        dataclasses.replace(whole, **{field: value})
+    assert field in str(caught.value)
 
 
 @pytest.mark.parametrize(

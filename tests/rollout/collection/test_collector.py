@@ -4,6 +4,7 @@ import logging
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -98,16 +99,9 @@ def test_failures_that_pass_change_no_group_and_are_counted(workers):
     assert batches == [origins(t) for t in run(Scripted(), 4, v=2, **limits)]
 
 
-def raising(error):
-    def script(engine, prompts, seed):
-        raise error
-
-    return Scripted(script)
-
-
 LASTING = {
     r"3 of 3 groups.*after 3 attempts": (Scripted(flaky(99)), equal_rewards, Flaky, 3),
-    "a mistake": (raising(KeyError("a mistake")), equal_rewards, KeyError, 1),
+    "a mistake": (Scripted(lambda *_: {}["a mistake"]), equal_rewards, KeyError, 1),
     "place 0 answers another prompt": (
         Scripted(answer=lambda _, groups: groups[::-1]), equal_rewards, ValueError, 1,
     ),
@@ -178,19 +172,13 @@ def blocked():
 
 def test_closing_while_the_trainer_waits_wakes_it():
     last, begun, released = blocked()
-    source, raised = collector(Scripted(last), grace=0.0), []
-
-    def trainer():
-        with pytest.raises(RuntimeError, match="closed") as caught:
-            turn(source, 0)
-        raised.append(caught.value)
-
-    thread = threading.Thread(target=trainer)
-    thread.start()
-    wait(begun)
-    source.close()
-    thread.join(LONG)
-    assert len(raised) == 1
+    source = collector(Scripted(last), grace=0.0)
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(turn, source, 0)
+        wait(begun)
+        source.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            taken.result(LONG)
     source.close()
     released.set()
     for use in (lambda: source.publish("more", 9), lambda: source.take(0)):

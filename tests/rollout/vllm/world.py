@@ -50,11 +50,8 @@ def save(folder: Path, config: DecoderConfig, params: Params) -> Path:
 
 def save_both(make_folder: Callable[[str], Path]) -> dict[bool, Path]:
     """Folders of first weights, tied and untied."""
-    configs = {tied: decoder(tied=tied) for tied in (True, False)}
-    return {
-        tied: save(make_folder("policy"), config, make_params(config, 100))
-        for tied, config in configs.items()
-    }
+    configs = [decoder(tied=tied) for tied in (True, False)]
+    return {c.tie_embeddings: save(make_folder("policy"), c, make_params(c, 100)) for c in configs}
 
 
 @partial(jax.jit, static_argnames="config")
