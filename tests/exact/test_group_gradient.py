@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ogrpo.core import advantages, bounds, estimators
 from ogrpo.core.aggregate import sequence_sum_total
-from ogrpo.core.divergences import k3
 from ogrpo.core.objectives import TokenBatch, reinforce
 from tests.exact.draws import EPS, binary, distributions, few, values
 
@@ -157,39 +156,25 @@ def test_standardized_gain_at_its_ends():
         assert bounds.standardized_gain(1e-9, group) == pytest.approx(np.sqrt(group - 1), rel=1e-6)
 
 
-def token_batch(r, group_advantages, ref):
-    """Groups of one-token completions: every field [S, G, 1]."""
-    shape = (*r.shape, 1)
-    zeros = jnp.zeros(shape)
-    spread = group_advantages[..., None] * jnp.ones(shape)
-    return TokenBatch(spread, jnp.ones(shape, bool), zeros, zeros, ref + zeros)
+@jax.jit
+def summed_gradients(pi, r):
+    """Gradients in the logits of every group's summed loss, [S, Y], of all groups and of survivors.
 
+    And which groups survive, and the chance of each.
+    """
+    drawn = estimators.every_sample(pi, G)
+    groups = r[drawn.outcomes]
+    credit = advantages.group_standardized(groups)[..., None]
+    survived = ~advantages.zero_variance_mask(groups)
 
-@partial(jax.jit, static_argnums=3)
-def summed_gradients(pi, r, beta, keep):
-    """Gradient in the logits of the summed loss of every possible group, [S, Y], and the chances."""
-    drawn = estimators.every_sample(jnp.asarray(pi), G)
-    group_rewards = jnp.asarray(r)[drawn.outcomes]
-    logits = jnp.log(jnp.asarray(pi))
-    standardized = advantages.group_standardized(group_rewards)
-    batch = token_batch(group_rewards, standardized, jnp.log(1 / Y))
-    mask = batch.mask & keep(group_rewards)[..., None, None]
-
-    def losses(x):
+    def losses(x, mask):
         log_probs = jax.nn.log_softmax(x)[drawn.outcomes][..., None]
-        pull = beta * jnp.where(mask, k3(log_probs, batch.ref_log_probs), 0)
-        loss = reinforce(log_probs, batch._replace(mask=mask)) + pull
+        loss = reinforce(log_probs, TokenBatch(credit, mask, log_probs))
         return jax.vmap(lambda v, m: sequence_sum_total(v, m).total)(loss, mask)
 
-    return jax.jacobian(losses)(logits), drawn.probs
-
-
-def all_groups(r):
-    return jnp.ones(r.shape[:-1], bool)
-
-
-def varied_groups(r):
-    return ~advantages.zero_variance_mask(r)
+    every = jnp.ones(credit.shape, bool)
+    masks = (every, every & survived[:, None, None])
+    return [jax.jacobian(losses)(jnp.log(pi), mask) for mask in masks], survived, drawn.probs
 
 
 @few
@@ -200,16 +185,12 @@ def test_masking_zero_variance_groups_leaves_the_sum_and_divides_the_mean_of_sur
     E[grad | survived] = E[grad] / (1 - p^G - (1-p)^G). Theorems Masking.zero_variance_gradient,
     Masking.masking_keeps_sum, Masking.survival_probability, Masking.survivors_mean.
     """
-    whole, _ = summed_gradients(pi, r, 0.0, all_groups)
-    gradients, probs = summed_gradients(pi, r, 0.0, varied_groups)
+    (whole, gradients), survived, probs = summed_gradients(pi, r)
     np.testing.assert_allclose(gradients, whole, atol=EPS)
-    drawn = estimators.every_sample(jnp.asarray(pi), G)
-    survived = varied_groups(jnp.asarray(r)[drawn.outcomes]).astype(float)
-    p = pi @ r
+    kept, p = probs * survived.astype(float), pi @ r
     chance = 1 - p**G - (1 - p) ** G
-    np.testing.assert_allclose(probs @ survived, chance, atol=EPS)
-    average = (probs * survived) @ gradients / (probs @ survived)
-    np.testing.assert_allclose(average, probs @ gradients / chance, atol=EPS)
+    np.testing.assert_allclose(kept.sum(), chance, atol=EPS)
+    np.testing.assert_allclose(kept @ gradients / kept.sum(), probs @ whole / chance, atol=EPS)
 
 
 def test_refuted_a_batch_over_its_survivors_divides_by_their_chance():
@@ -223,7 +204,8 @@ def test_refuted_a_batch_over_its_survivors_divides_by_their_chance():
         drawn = estimators.every_sample(jnp.array([1 - p, p]), G)
         groups = jnp.asarray(r)[drawn.outcomes]
         gradient = (advantages.centered(groups) * (drawn.outcomes.astype(float) - p)).mean(-1)
-        batches.append((drawn.probs, varied_groups(groups).astype(float), gradient))
+        survived = ~advantages.zero_variance_mask(groups)
+        batches.append((drawn.probs, survived.astype(float), gradient))
     (pa, sa, ga), (pb, sb, gb) = batches
     law = pa[:, None] * pb[None]
     survivors = jnp.maximum(sa[:, None] + sb[None], 1)

@@ -43,6 +43,7 @@ def rows():
 ROWS = list(rows())
 
 
+@cache
 def all_theorems():
     return set(STATEMENTS["hashes"](CHAPTERS))
 
