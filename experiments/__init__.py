@@ -1,0 +1,1 @@
+"""Studies over one training loop, and the command line that runs them."""
