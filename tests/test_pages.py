@@ -7,9 +7,9 @@ all others, and Python that trains (`TRAINS`), run in tests/test_page_commands.p
 """
 
 import importlib.util
-import json
 import re
 import shlex
+import shutil
 import sys
 from contextlib import redirect_stdout, suppress
 from functools import cache
@@ -34,9 +34,9 @@ from ogrpo.protocol import Completion, Group, Sampling
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.tasks import Example
 from ogrpo_plan.presets import plan_of
-from tests.cli.test_main import ROWS
 from tests.core.cases import arrays, batch_of
 from tests.evaluation import engines
+from tests.loop.walk import SUMS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -170,7 +170,7 @@ def check_command(words, *, whole):
 def write_files(folder):
     """The files that pages speak of: options, problems and the README's reward."""
     (folder / "run.yaml").write_text("seed: 1\n")
-    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    shutil.copy(SUMS, folder / "problems.jsonl")
     reward = next(b.text for b in BLOCKS if b.page == "README.md" and "def reward" in b.text)
     function = reward[reward.index("def reward") : reward.index("\n\n\n", 20)]
     (folder / "my_rewards.py").write_text(function + "\n")
