@@ -89,7 +89,15 @@ def dppo_kl(
 
     Source: Qi et al. (2026, arXiv:2602.04879), binary KL; reduces with `token_mean`.
 
-    Args and Returns: as `dppo_tv`, low and high of this divergence.
+    Args:
+      log_probs: [..., T] log pi.
+      batch: [..., T].
+      low: largest divergence of a token that A < 0 pushes down, >= 0.
+      high: of one that A > 0 pushes up, >= 0.
+      cap: largest ratio that weighs a token, >= 0.
+
+    Returns:
+      [..., T], 0 where masked.
     """
     fence = _fence(binary_kl, log_probs, batch, low, high)
     return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
