@@ -19,7 +19,10 @@ OURS = (
     *("core", "policy", "learner", "rollout", "rewards", "tasks", "data", "kernels", "evaluation"),
     *("models", "report", "system", "serving", "config", "loop", "setup", "run", "cli"),
 )
-HEAVY = ("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib")
+HEAVY = (
+    *("jax", "flax", "optax", "orbax", "httpx", "tokenizers", "math_verify", "matplotlib"),
+    *("requests", "transformers"),
+)
 
 OF_POLICY = {"jax", "flax", "optax", "orbax", "policy"}  # flax itself brings optax, orbax
 ALLOWED = {

@@ -269,8 +269,19 @@ FORMULAS = {
 }
 COUNTED = "what is counted differs"
 UNSTATED = {
-    **{row.theirs: COUNTED for row in METHODS if "_rs" in row.theirs},
     "raft": COUNTED,
+    "decoupled_geo_rs": COUNTED,
+    "decoupled_seq_is_rs": COUNTED,
+    "decoupled_geo_rs_seq_tis": COUNTED,
+    "decoupled_geo_rs_token_tis": COUNTED,
+    "bypass_ppo_clip_geo_rs": COUNTED,
+    "bypass_pg_geo_rs": COUNTED,
+    "bypass_pg_geo_rs_token_tis": COUNTED,
+    "bypass_pg_geo_rs_seq_tis": COUNTED,
+    "decoupled_k3_rs": COUNTED,
+    "decoupled_k3_rs_seq_tis": COUNTED,
+    "decoupled_k3_rs_token_tis": COUNTED,
+    "bypass_ppo_clip_k3_rs": COUNTED,
     "clip_cov": "drawn",
     "reinforceplusplus": "its advantage is stated below",
     "gae": "it reads values: the last test",

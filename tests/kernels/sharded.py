@@ -46,7 +46,8 @@ def check_log_probs(mesh: Mesh) -> None:
     """The vocabulary over four devices, rows over two or not at all; bfloat16 as on one device."""
     for rows, dtype, most in (
         ("data", jnp.float32, [*[3e-6] * 4, 3e-5]),
-        ((), jnp.bfloat16, [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]),
+        ((), jnp.float32, [*[3e-6] * 4, 3e-5]),
+        ("data", jnp.bfloat16, [1e-6, 1e-6, 1e-2, 1e-2, 2e-2]),
     ):
         cut = log_probs_over_mesh(mesh, vocabulary="vocab", rows=rows, width=5, block=3)
         gaps = log_probs.errors(cut, log_probs.draw(5, dtype=dtype))
@@ -63,6 +64,7 @@ def check_refusal(mesh: Mesh) -> None:
 if __name__ == "__main__":
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     check_attention(mesh, 2, "padded")
+    check_attention(mesh, 2, "packed")
     check_attention(mesh, 3, "packed")
     mesh = jax.make_mesh((2, 4), ("data", "vocab"), axis_types=(AxisType.Auto,) * 2)
     check_log_probs(mesh)
