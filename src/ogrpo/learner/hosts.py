@@ -133,7 +133,7 @@ def _portable(error: Exception) -> Exception:
     """Returns the error, or one with the same words where it cannot be serialised."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # a __reduce__ of a library's own may raise anything
         portable = RuntimeError(f"{type(error).__name__}: {error}")
         portable.__cause__ = error
         return portable

@@ -120,7 +120,7 @@ def _open(name: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
         raise ValueError(
             f"--track {name} needs {error.name}: pip install 'ogrpo[track]'"
         ) from error
-    except Exception as error:
+    except Exception as error:  # whatever a tracker's library raises
         raise ValueError(
             f"--track {name} does not start ({error}): set it up by its own environment variables,"
             " or leave the option out; metrics.jsonl has every figure"
