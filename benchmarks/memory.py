@@ -93,6 +93,7 @@ def plan_update(
         step: Any = sharding.shard_step(optimizer, recipe, to, options=options_of_compiler(config))
         held = state
     else:
+        batch = jax.tree.map(placed_shape, batch)
         step = jit_step(optimizer, recipe, compiler_options=options_of_compiler(config))
         there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         held = jax.tree.map(partial(placed_shape, where=there), state)
@@ -102,23 +103,18 @@ def plan_update(
     return Planned(sharding.bytes_per_device(held), analysis)
 
 
-def placed_shape(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an array that lies there."""
+def placed_shape(leaf: Any, where: Any = None) -> jax.ShapeDtypeStruct:
+    """The shape of an array that lies there, or anywhere."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
-def batch_shapes(n: int, g: int, p: int, t: int) -> Batch[Any]:
-    """The shapes of `n` prompts of `p` tokens, with `g` completions of `t` tokens each."""
-    of = jax.ShapeDtypeStruct
-    return Batch(
-        prompt_ids=of((n, p), jnp.int32),
-        prompt_mask=of((n, p), jnp.bool_),
-        completion_ids=of((n, g, t), jnp.int32),
-        completion_mask=of((n, g, t), jnp.bool_),
-        loss_mask=of((n, g, t), jnp.bool_),
-        behavior_log_probs=of((n, g, t), jnp.float32),
-        rewards=of((n, g), jnp.float32),
-        policy_versions=of((n, g), jnp.int32),
+def full_batch(n: int, g: int, p: int, t: int) -> Batch[np.ndarray]:
+    """`n` prompts of `p` tokens, with `g` completions of `t` tokens each."""
+    return tokens_only(
+        prompt_ids=np.zeros((n, p), np.int32),
+        prompt_mask=np.ones((n, p), bool),
+        completion_ids=np.zeros((n, g, t), np.int32),
+        completion_mask=np.ones((n, g, t), bool),
     )
 
 
@@ -152,7 +148,7 @@ class Options:
         )
         decoder = SHAPES[self.shape]
         decoder = replace(decoder, max_positions=max(decoder.max_positions, self.prompt + length))
-        batch = batch_shapes(prompts, self.group, self.prompt, length)
+        batch = full_batch(prompts, self.group, self.prompt, length)
         return plan_update(config, decoder, batch, meshed=mesh is not None)
 
 
@@ -223,22 +219,13 @@ def plan_preset(name: str) -> PresetPlan:
     count, group = config.schedule.prompts, config.rollout.group_size
     prompt, length = plan.batch.prompt_length, config.rollout.max_tokens
     assert length is not None  # presets of real models settle it
-    tokens = tokens_only(
-        prompt_ids=np.zeros((count, prompt), np.int32),
-        prompt_mask=np.ones((count, prompt), bool),
-        completion_ids=np.zeros((count, group, length), np.int32),
-        completion_mask=np.ones((count, group, length), bool),
-    )
-    scores = np.zeros((count, group, length), np.float32)
-    full = tokens._replace(
-        behavior_log_probs=scores,
-        ref_log_probs=scores if config.knobs.beta else None,
+    full = full_batch(count, group, prompt, length)
+    judged = full._replace(
+        ref_log_probs=full.behavior_log_probs if config.knobs.beta else None,
         rewards=np.resize(np.float32([0, 1]), (count, group)),
-        policy_versions=np.zeros((count, group), np.int32),
     )
-    made = make_batch(full, make_packer(config), for_update=True)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made.batch)
-    temporary = plan_update(config, plan.model.decoder(), shapes).temporary
+    made = make_batch(judged, make_packer(config), for_update=True)
+    temporary = plan_update(config, plan.model.decoder(), made.batch).temporary
     budget = train_budget(plan)
     beside = sum(size for row, size in budget.rows.items() if row not in BETWEEN)
     return PresetPlan(budget.capacity, beside + temporary, temporary, budget.total)

@@ -39,16 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _usage() -> str:
     widest = max(map(len, STUDIES))
-    lines = [f"  {name:<{widest}} {text}" for name, (text, _) in STUDIES.items()]
-    return "\n".join(
-        [
-            "usage: python -m experiments.run STUDY [options]",
-            "",
-            *lines,
-            "",
-            "options: STUDY --help",
-        ]
-    )
+    lines = "\n".join(f"  {name:<{widest}} {text}" for name, (text, _) in STUDIES.items())
+    return f"usage: python -m experiments.run STUDY [options]\n\n{lines}\n\noptions: STUDY --help"
 
 
 def _gsm8k(options: Sequence[str]) -> int:

@@ -1,6 +1,5 @@
 """Compares two runs: records, weights, progress and every group that was collected."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.chaos.schedules import BATCH, PROMPTS
+from benchmarks.rows import read_rows
 from ogrpo.data.batching import PromptStream
 
 COSTS = ("seconds", "tokens/s", "collect/", "sync/", "server/", "per_second", "/dropped")
@@ -27,7 +27,7 @@ def differences(run: Path, reference: Path) -> Iterator[str]:
     Figures, except for costs, and collected completions are compared to the bit, files of the final
     weights to the byte.
     """
-    yield from record_differences(*(read_records(at / "metrics.jsonl") for at in (run, reference)))
+    yield from record_differences(*(read_rows(at / "metrics.jsonl") for at in (run, reference)))
     for folder in ("model", "adapter"):
         names = {p.name for at in (run, reference) for p in (at / folder).glob("*")}
         for name in sorted(names - {"README.md"}):  # the card has the command
@@ -47,11 +47,6 @@ def differences(run: Path, reference: Path) -> Iterator[str]:
             if one[name] != other[name]:
                 where = f"group {other['group']}, completion {other['completion']}"
                 yield f"experience: {name} of {where} is {one[name]}, not {other[name]}"
-
-
-def read_records(metrics: Path) -> list[dict[str, Any]]:
-    """Returns the records on disk."""
-    return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
 def record_differences(
@@ -88,6 +83,6 @@ def prompt_differences(run: Path, *, steps: int, size: int, seed: int = 0) -> It
     lost, more = Counter(expected) - Counter(problems), Counter(problems) - Counter(expected)
     if problems != expected:
         yield f"prompts differ: {[*lost.elements()]} are lost, {[*more.elements()]} doubled"
-    recorded = [record["step"] for record in read_records(run / "metrics.jsonl")]
+    recorded = [record["step"] for record in read_rows(run / "metrics.jsonl")]
     if recorded != list(range(steps + 1)):
         yield f"metrics.jsonl has steps {recorded}, not 0 to {steps}"

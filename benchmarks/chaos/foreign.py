@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.chaos.compare import read_records, record_differences
+from benchmarks.chaos.compare import record_differences
 from benchmarks.chaos.kills import LONGEST, Life, Plan, show, until_done
+from benchmarks.rows import read_rows
 
 
 class Trainer(NamedTuple):
@@ -39,7 +40,7 @@ class Trainer(NamedTuple):
 
     def last_records(self, run: Path) -> list[dict[str, Any]]:
         """Returns the last record of each step: a step that a kill undid is recorded twice."""
-        return [*{record["step"]: record for record in read_records(self.records(run))}.values()]
+        return [*{record["step"]: record for record in read_rows(self.records(run))}.values()]
 
 
 def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | None = None) -> Life:

@@ -23,10 +23,11 @@ from statistics import median
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.chaos.compare import groups, prompt_differences, read_records
+from benchmarks.chaos.compare import groups, prompt_differences
 from benchmarks.chaos.kills import initial_model
 from benchmarks.chaos.processes import GO_ON, Server, Trainer, reward_processes, send
 from benchmarks.chaos.schedules import Schedule, make_task
+from benchmarks.rows import read_rows
 
 SCHEDULE = Schedule(
     "--schedule.sync-interval=2 --schedule.sync-offset=1 --schedule.evaluate-every=200"
@@ -125,7 +126,7 @@ class Storm:
         if orphans := reward_processes(self._scratch.name):
             self.wrong.append(f"processes of rewards outlived their trainers: {orphans}")
         self.toll.show()
-        recorded = read_records(self._run / "metrics.jsonl")
+        recorded = read_rows(self._run / "metrics.jsonl")
         failed = sum(record.get("unjudged") or 0 for record in recorded)
         print(
             f"\n{recorded[-1]['step']} steps in {time.monotonic() - begin:.0f} s,"
@@ -253,7 +254,7 @@ def newest_step(run: Path) -> int:
 
 def examine(run: Path) -> Iterator[str]:
     """Yields what a run that was stormed lacks."""
-    recorded = read_records(run / "metrics.jsonl")
+    recorded = read_rows(run / "metrics.jsonl")
     yield from prompt_differences(run, steps=recorded[-1]["step"], size=GROUP)
     files = [*(run / "model").glob("*.safetensors")]
     for file in files:

@@ -6,7 +6,6 @@ A setting of a system or a shape is named on the command line, any of its fields
 
 import dataclasses
 import datetime
-import difflib
 import hashlib
 import json
 import os
@@ -26,6 +25,7 @@ from typing import Any
 
 from benchmarks.rows import table
 from benchmarks.side_by_side.worker import peak
+from ogrpo.system.terminal import nearest
 
 Figures = dict[str, Any]
 Runs = dict[str, list[Figures]]  # by system, a round each
@@ -216,17 +216,12 @@ def figure_rows(runs: Runs, columns: Columns) -> list[list[str]]:
 
 def ratio_rows(runs: Runs, columns: Columns) -> list[list[str]]:
     """Returns a row for each system but the first: that one's figures over its own, by round."""
-    first, *others = runs
-    return [
-        [
-            spec,
-            *(
-                spread([read(a) / read(b) for a, b in zip(runs[first], runs[spec], strict=True)])
-                for read in columns.values()
-            ),
-        ]
-        for spec in others
-    ]
+    (_, first), *others = runs.items()
+
+    def ratio(of: list[Figures], read: Callable[[Figures], float]) -> str:
+        return spread([read(a) / read(b) for a, b in zip(first, of, strict=True)])
+
+    return [[spec, *(ratio(of, read) for read in columns.values())] for spec, of in others]
 
 
 def spread(values: list[float]) -> str:
@@ -288,8 +283,7 @@ def parse(spec: str, known: dict[str, Any]) -> tuple[str, Any]:
 def _read(spec: str, key: str, value: str, default: Any) -> Any:
     fields = vars(default)
     if key not in fields:
-        near = difflib.get_close_matches(key, fields, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = nearest(key, fields, "did you mean {!r}? ")
         raise ValueError(f"{spec}: there is no {key!r}; {hint}it has {', '.join(fields)}")
     if isinstance(fields[key], bool):
         if value not in ("true", "false"):

@@ -46,11 +46,6 @@ class BanditRun:
     bandit: Bandit
     constants: Constants
 
-    @property
-    def seed(self) -> int:
-        """Seed of the table and of its batches."""
-        return self.train.seed
-
 
 @dataclass(frozen=True)
 class SampledRun:
@@ -58,11 +53,6 @@ class SampledRun:
 
     train: TrainConfig
     constants: Constants
-
-    @property
-    def seed(self) -> int:
-        """Seed of the run."""
-        return self.train.seed
 
 
 def bandit(cell: Cell, _: Bench) -> Record:
@@ -130,18 +120,11 @@ def plug_in(
 
 
 @partial(jax.jit, static_argnames="constants")
-def bootstrap(
-    weights: jax.Array,
-    ratio: jax.Array,
-    center: jax.Array,
-    rewards: jax.Array,
-    *,
-    constants: Constants,
-) -> Any:
-    """Returns `plug_in` at each of several weights."""
+def bootstrap(weights: jax.Array, *sample: jax.Array, constants: Constants) -> Any:
+    """Returns `plug_in` of ratios, centres and rewards at each of several weights."""
 
     def one(w: jax.Array) -> dict[str, jax.Array]:
-        return plug_in(w, ratio, center, rewards, constants)
+        return plug_in(w, *sample, constants=constants)
 
     return jax.lax.map(one, weights, batch_size=20)
 
@@ -209,12 +192,12 @@ def sampled(cell: Cell, bench: Bench) -> Record:
             params = snapshot(turn.train.params)
             ratio = ratios(parts, params, sample.batch)
             rewards = np.asarray(sample.batch.rewards, np.float64)
-            step = estimates(ratio, center, rewards, run.constants, run.seed)
+            step = estimates(ratio, center, rewards, run.constants, cell.seed)
             records.append({"part": "run", "step": turn.step, **step})
             center = ratio
             if turn.step % schedule.sync_interval == 0 or turn.step == schedule.steps:
                 after = draw_sample(parts, params, turn.step)
-                period = estimates(ratio, unit, rewards, run.constants, run.seed)
+                period = estimates(ratio, unit, rewards, run.constants, cell.seed)
                 change = change_between(sample, after)
                 records.append({"part": "period", "step": turn.step, **period, **change})
                 sample, center = after, unit

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.grid.columns import ENTROPY, FELL, GREEDY, KL, SAMPLED
+from experiments.grid.columns import FELL, PASS_AT_1, POLICY
 from experiments.grid.rows import Rows
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import Section
@@ -69,6 +69,6 @@ class CenteringStudy(TunedStudy):
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns where each method ends at each width, and its signals on the way."""
-        columns = (SAMPLED, GREEDY, KL, ENTROPY, FELL)
+        columns = (*PASS_AT_1, *POLICY, FELL)
         heads = {name: name for name in self.widths}
         return self.crossing.sections(rows, columns, heads, SIGNALS, ending=ENDING)

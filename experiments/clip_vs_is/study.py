@@ -19,17 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.grid.columns import (
-    ENTROPY,
-    FELL,
-    GREEDY,
-    KL,
-    SAMPLED,
-    Column,
-    against,
-    plus_minus,
-    score,
-)
+from experiments.grid.columns import FELL, PASS_AT_1, POLICY, Column, against, plus_minus, score
 from experiments.grid.figures import curves
 from experiments.grid.rows import SCORE, Rows, final, reported, where
 from experiments.grid.signals import fallen
@@ -177,7 +167,7 @@ def table(rows: Rows, name: str) -> Table:
         rows, role="report", label="plain", region="none"
     )
     columns = (
-        *(SAMPLED, GREEDY, Column("speed", speed), Column("spread", spread), FELL, KL, ENTROPY),
+        *(*PASS_AT_1, Column("speed", speed), Column("spread", spread), FELL, *POLICY),
         Column(f"against {plain[0]['label'] if plain else 'neither'}", against(plain)),
     )
     return summary(rows, columns, name=name)

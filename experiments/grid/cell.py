@@ -103,8 +103,8 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """The seed of the config; 0 where it has none."""
-        return getattr(self.config, "seed", 0)
+        """The seed of the config, or of the run that it is of; 0 where it has none."""
+        return getattr(getattr(self.config, "train", self.config), "seed", 0)
 
     def __str__(self) -> str:
         pairs = {**self.coordinates, **self.setting, "seed": self.seed}

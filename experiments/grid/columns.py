@@ -83,15 +83,17 @@ def against_at(
     return column
 
 
-SAMPLED, GREEDY = (
+SAMPLED, GREEDY = PASS_AT_1 = (
     Column("Pass@1, sampled", score()),
     Column("Pass@1, greedy", score("pass@1/greedy")),
 )
 FINAL = Column("final Pass@1", score())
-COMPLETIONS, UPDATES = (Column(name, average(name)) for name in ("completions", "updates"))
+UPDATES = Column("updates", average("updates"))
+SPENT = (Column("completions", average("completions")), UPDATES)
 LAST = "Signals of the policy (KL, entropy, tokens) are means over the last tenth of a run."
 KL = Column("KL(π‖μ)", ending("kl/pi_mu", ".2g"), LAST)
 ENTROPY = Column("entropy", ending("entropy", ".3f"), LAST)
+POLICY = (KL, ENTROPY)
 LENGTH = Column("tokens a completion", ending("tokens/completion", ".1f"), LAST)
 WHOLE = "The norm of the gradient is a mean over a whole run."
 GRADIENT = Column("norm of the gradient", over_run("grad_norm"), WHOLE)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_type_hints
 
 import tyro
 
-from experiments.grid.cell import Cell, Watch
+from experiments.grid.cell import TRAIN, Cell, Watch
 from experiments.grid.columns import Column, notes
 from experiments.grid.figures import curves
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported, where
@@ -155,6 +155,8 @@ class TunedStudy(Study):
     evaluations: ClassVar[int] = 4
     watch: ClassVar[Watch] = Watch()
     """Signals that a row keeps of every step."""
+    measured_by: ClassVar[str] = TRAIN
+    """The function that makes the rows of its cells."""
 
     steps: Count = 60
     """Steps of a run."""
@@ -182,7 +184,7 @@ class TunedStudy(Study):
     ) -> Variant:
         """Returns a method at a place: the base with these changes."""
         config = accepted(self.configured(), *changes)
-        return Variant(label, config, coordinates, watch=self.watch)
+        return Variant(label, config, coordinates, measure=self.measured_by, watch=self.watch)
 
     def variants(self) -> list[Variant]:
         """Returns every method at every place and rate."""
@@ -196,10 +198,13 @@ class TunedStudy(Study):
         """Returns the cells that learning rates are chosen on."""
         return cells_of(self.variants(), "tuning", self.tuning_seeds)
 
+    def best(self, rows: Rows) -> list[Variant]:
+        """Returns the methods at their best rates."""
+        return best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
+
     def comparing(self, rows: Rows) -> Sequence[Cell]:
         """Returns the cells that figures are of."""
-        best = best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
-        return cells_of(best, "report", self.seeds)
+        return cells_of(self.best(rows), "report", self.seeds)
 
 
 class Crossing(NamedTuple):

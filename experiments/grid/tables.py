@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.grid.cell import Coordinates, canonical, place_name, short
-from experiments.grid.columns import COMPLETIONS, GREEDY, SAMPLED, UPDATES, Column, Value, score
+from experiments.grid.columns import PASS_AT_1, SPENT, Column, Value, score
 from experiments.grid.figures import Picture
 from experiments.grid.rows import Row, Rows, diverged, final, groups, reported, where
 from experiments.grid.variants import settings_count
@@ -154,7 +154,7 @@ def settings_text(setting: Coordinates) -> str:
 
 def summary(
     rows: Rows,
-    columns: Sequence[Column] = (COMPLETIONS, UPDATES, SAMPLED, GREEDY),
+    columns: Sequence[Column] = (*SPENT, *PASS_AT_1),
     *,
     name: str = "summary",
     order: Callable[[Rows], Any] | None = None,

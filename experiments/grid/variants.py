@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.grid.cell import Cell, Coordinates, Place, Role, Watch, canonical, place_of
+from experiments.grid.cell import TRAIN, Cell, Coordinates, Place, Role, Watch, canonical, place_of
 from experiments.grid.rows import SCORE, Row, Rows, diverged, final
 from ogrpo.config.method import check
 from ogrpo.config.train import Evaluation, TrainConfig
@@ -24,6 +24,7 @@ class Variant:
     config: TrainConfig
     coordinates: Coordinates = field(default_factory=dict)
     setting: Coordinates = field(default_factory=dict)
+    measure: str = TRAIN
     watch: Watch = field(default_factory=Watch)
 
     @property
@@ -36,7 +37,8 @@ class Variant:
         split = "test" if role == "report" else "validation"
         evaluation = replace(self.config.evaluation, split=split)
         config = replace(self.config, seed=seed, evaluation=evaluation)
-        return Cell(self.label, role, config, self.coordinates, self.setting, watch=self.watch)
+        place = (self.coordinates, self.setting)
+        return Cell(self.label, role, config, *place, self.measure, self.watch)
 
     def with_rate(self, rate: float) -> "Variant":
         """Returns the variant with a learning rate, which is a setting."""

@@ -18,22 +18,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell, Role
-from experiments.grid.columns import (
-    ENTROPY,
-    GREEDY,
-    KL,
-    SAMPLED,
-    UPDATES,
-    Column,
-    Value,
-    average,
-    score,
-)
+from experiments.grid.columns import GREEDY, POLICY, SAMPLED, UPDATES, Column, Value, average, score
 from experiments.grid.figures import COLORS, Picture, legend_below
 from experiments.grid.rows import SCORE, Row, Rows, final, groups, judged_by, reported, where
 from experiments.grid.study import INTERVALS, Stage, TunedStudy
 from experiments.grid.tables import Section, Table, claims_table, summary
-from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of, joined
+from experiments.grid.variants import Changes, Variant, accepted, cells_of, joined
 from experiments.grid.verdicts import claim, difference, mean_and_interval, of_claim
 from experiments.real.study import PRIMARY
 from ogrpo.cli.options import make_preset
@@ -251,21 +241,15 @@ class LadderStudy(TunedStudy):
         def by_start(stage: Stage) -> Stage:
             return lambda rows: sorted(stage(rows), key=lambda c: c.config.warm_start.seed or 0)
 
-        return tuple(
-            by_start(stage)
-            for task in self.tasks
-            for one in [replace(self, tasks=(task,))]
-            for stage in (one.tuning, one.comparing, one.staling, one.on_few_prompts, one.repeating)
-        )
-
-    def best(self, rows: Rows) -> list[Variant]:
-        """Returns the methods at their best rates."""
-        return best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
+        stages: list[Stage] = []
+        for task in self.tasks:
+            one = replace(self, tasks=(task,))
+            besides = {"chains": (one.staling, one.on_few_prompts), "default": (one.repeating,)}
+            stages += [one.tuning, one.comparing, *(() if self.quick else besides[task])]
+        return [by_start(stage) for stage in stages]
 
     def staling(self, rows: Rows) -> Sequence[Cell]:
         """Returns the cells of stale samples, on chains."""
-        if self.quick or self.tasks != ("chains",):
-            return []
         here = {"task": "chains", "completions": STALE_BUDGET}
         variants = [
             self.collecting(name, "chains", STALE_BUDGET).with_rate(float(v.setting["rate"]))
@@ -277,8 +261,6 @@ class LadderStudy(TunedStudy):
 
     def on_few_prompts(self, rows: Rows) -> Sequence[Cell]:
         """Returns the cells of few prompts, at the rates that were the best with all of them."""
-        if self.quick or self.tasks != ("chains",):
-            return []
         variants = [
             replace(
                 v,
@@ -292,8 +274,6 @@ class LadderStudy(TunedStudy):
 
     def repeating(self, rows: Rows) -> Sequence[Cell]:
         """Returns the preset's cells beside those of two methods without reuse, on other seeds."""
-        if self.quick or self.tasks != ("default",):
-            return []
         preset = replace(make_preset("reuse"), evaluation=self.base.evaluation)
         steps = preset.schedule.steps
         config = replace(preset, schedule=replace(preset.schedule, evaluate_every=steps))
@@ -415,5 +395,5 @@ def flops(rows: Rows) -> str:
 
 COLUMNS = (
     *(UPDATES, Column("tokens", average("tokens")), Column("FLOPs", flops)),
-    *(GREEDY, Column("Pass@8", score(SCORES["Pass@8"])), SAMPLED, KL, ENTROPY),
+    *(GREEDY, Column("Pass@8", score(SCORES["Pass@8"])), SAMPLED, *POLICY),
 )

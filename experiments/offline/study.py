@@ -20,13 +20,10 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.grid.columns import (
-    COMPLETIONS,
-    ENTROPY,
     FELL,
-    GREEDY,
-    KL,
-    SAMPLED,
-    UPDATES,
+    PASS_AT_1,
+    POLICY,
+    SPENT,
     Column,
     against,
     against_at,
@@ -123,9 +120,8 @@ class OfflineStudy(TunedStudy):
         sizes = dict.fromkeys((*self.batches, self.steps))
         yardstick = where(final_rows, label=FRESH, batches=self.steps)
         columns = (
-            *(COMPLETIONS, UPDATES),
-            *(Column("at the start", beginning), Column("halfway", halfway), SAMPLED, GREEDY),
-            *(Column("best on the way", best), FELL, Column("at update", falls), KL, ENTROPY),
+            *(*SPENT, Column("at the start", beginning), Column("halfway", halfway), *PASS_AT_1),
+            *(Column("best on the way", best), FELL, Column("at update", falls), *POLICY),
             Column("against fresh, completions", against_at(final_rows, FRESH, BATCHES)),
             Column("against fresh, updates", against(yardstick)),
         )

@@ -44,11 +44,6 @@ MIDDLE = replay(64, 4)
 ADAPTIVE: Changes = {"reuse": {"adaptive": True}}
 
 
-def moved(*changes: Changes) -> Changes:
-    """Returns the middle with these changes."""
-    return joined(MIDDLE, *changes)
-
-
 def groups_of(size: int) -> Changes:
     """Returns as many completions a step in groups of this size; the buffer holds four batches."""
     return {
@@ -72,16 +67,16 @@ POINTS: dict[str, Changes] = {
     "evenly over problems": replay(64, 4, "stratified"),
     "without equal rewards": replay(64, 4, refuse_zero_variance=True),
     "at most 4 uses": replay(64, 4, max_uses=4),
-    "controller, at most 4": moved(ADAPTIVE),
+    "controller, at most 4": joined(MIDDLE, ADAPTIVE),
     "controller, at most 8": joined(replay(64, 8), ADAPTIVE),
-    "eps .1": moved({"knobs": {"eps_low": 0.1, "eps_high": 0.1}}),
-    "eps .4": moved({"knobs": {"eps_low": 0.4, "eps_high": 0.4}}),
-    "beta .01": moved({"knobs": {"beta": 0.01}}),
-    "beta .1": moved({"knobs": {"beta": 0.1}}),
-    "G 4": moved(groups_of(4)),
-    "G 16": moved(groups_of(16)),
-    "temperature .7": moved({"rollout": {"temperature": 0.7}}),
-    "temperature 1.3": moved({"rollout": {"temperature": 1.3}}),
+    "eps .1": joined(MIDDLE, {"knobs": {"eps_low": 0.1, "eps_high": 0.1}}),
+    "eps .4": joined(MIDDLE, {"knobs": {"eps_low": 0.4, "eps_high": 0.4}}),
+    "beta .01": joined(MIDDLE, {"knobs": {"beta": 0.01}}),
+    "beta .1": joined(MIDDLE, {"knobs": {"beta": 0.1}}),
+    "G 4": joined(MIDDLE, groups_of(4)),
+    "G 16": joined(MIDDLE, groups_of(16)),
+    "temperature .7": joined(MIDDLE, {"rollout": {"temperature": 0.7}}),
+    "temperature 1.3": joined(MIDDLE, {"rollout": {"temperature": 1.3}}),
 }
 
 REUSE = (

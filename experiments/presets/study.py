@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from experiments.grid.cell import Cell
-from experiments.grid.columns import COMPLETIONS, UPDATES, plus_minus, score
+from experiments.grid.columns import SPENT, plus_minus, score
 from experiments.grid.rows import SCORE, Rows, groups, of_labels, reported
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table, setting_column
@@ -105,7 +105,7 @@ class PresetsStudy(Study):
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns the final scores of each preset, beside the start."""
         runs = of_labels(reported(rows), [*TUNED])
-        columns = [COMPLETIONS.of, UPDATES.of, *map(score, SCORES.values())]
+        columns = [*(column.of for column in SPENT), *map(score, SCORES.values())]
         setting = setting_column(rows)
         lines = [
             [

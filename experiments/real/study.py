@@ -10,7 +10,7 @@ best of sampled Pass@1 over temperatures, the third Pass@4.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
@@ -19,23 +19,14 @@ from typing import ClassVar, Self
 
 from matplotlib.figure import Figure
 
-from experiments.grid.cell import SIGNALS, Cell, Role, Watch, place_name
-from experiments.grid.columns import (
-    COMPLETIONS,
-    ENTROPY,
-    KL,
-    LENGTH,
-    UPDATES,
-    Column,
-    plus_minus,
-    score,
-)
+from experiments.grid.cell import SIGNALS, Cell, Watch, place_name
+from experiments.grid.columns import ENTROPY, KL, LENGTH, SPENT, Column, plus_minus, score
 from experiments.grid.figures import COLORS, Picture, legend_below
 from experiments.grid.rows import Rows, final, groups, judged_by, of_labels, reported
 from experiments.grid.signals import ending
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import Section, Table, in_order
-from experiments.grid.variants import Changes, Variant, accepted, best_variants, cells_of
+from experiments.grid.variants import Variant, cells_of
 from experiments.grid.verdicts import Verdict, mean_and_interval, of_claim
 from experiments.real.measure import TRAINED, UNTOUCHED
 from experiments.real.methods import CLAIMS, FIRST, METHODS, ON_POLICY, STEPS
@@ -49,7 +40,7 @@ MEASURES = {PRIMARY: "Pass@1, greedy", "pass@1/best": "best sampled", "pass@4/sa
 """The three measures of protocol.md, each with its heading."""
 BEFORE = "before training"
 COLUMNS = (
-    *(COMPLETIONS, UPDATES),
+    *SPENT,
     Column("greedy", score(PRIMARY)),
     Column("best sampled", score("pass@1/best")),
     Column("sampled, T = 1", score()),
@@ -79,14 +70,6 @@ def base() -> TrainConfig:
     )
 
 
-class Scored(Variant):
-    """A variant whose final scores are of all problems and of several temperatures."""
-
-    def cell(self, role: Role, seed: int) -> Cell:
-        """Returns the cell of this seed."""
-        return replace(super().cell(role, seed), measure=TRAINED)
-
-
 @dataclass(frozen=True)
 class RealStudy(TunedStudy):
     """The claims of docs/results.md on SmolLM2-135M."""
@@ -97,6 +80,7 @@ class RealStudy(TunedStudy):
     evaluations = 1
     watch = Watch((*SIGNALS, "mismatch", "length"))
     measure = PRIMARY
+    measured_by = TRAINED
     known: ClassVar = {"methods": METHODS}
     few: ClassVar = {"methods": ("v1-i1", "int8"), "steps": 2}
 
@@ -119,12 +103,6 @@ class RealStudy(TunedStudy):
         }
         return replace(few, base=replace(few.base, **small))
 
-    def place(
-        self, label: str, coordinates: Mapping[str, float | str], *changes: Changes
-    ) -> Variant:
-        """Returns a method whose cells are scored as protocol.md says."""
-        return Scored(label, accepted(self.configured(), *changes), coordinates, watch=self.watch)
-
     @property
     def crossing(self) -> Crossing:
         """Every method."""
@@ -137,8 +115,7 @@ class RealStudy(TunedStudy):
 
     def comparing(self, rows: Rows) -> Sequence[Cell]:
         """Returns the weights before training, and every method's cells, seed after seed."""
-        best = best_variants(rows, self.variants(), self.tuning_seeds, self.measure)
-        if not best:
+        if not (best := self.best(rows)):
             return []
         rate = float(best[0].setting["rate"])
         start = self.place(BEFORE, {}).cell("report", self.seeds[0])
@@ -176,16 +153,12 @@ class RealStudy(TunedStudy):
                 " that sharpens alone gains nothing. The rate was chosen for v1-i1 by greedy Pass@1"
                 f" on validation problems, of {', '.join(f'{rate:g}' for rate in self.rates)}.",
                 [
-                    self.listed([*before, *rows], COLUMNS, "summary"),
-                    self.listed(rows, gains, "gains"),
+                    in_order([*before, *rows], (BEFORE, *METHODS), COLUMNS, name="summary"),
+                    in_order(rows, [*METHODS], gains, name="gains"),
                 ],
                 [Picture("scores", partial(scores, reported(rows), before))],
             ),
         ]
-
-    def listed(self, rows: Rows, columns: Sequence[Column], name: str) -> Table:
-        """Returns a table of the methods in their order."""
-        return in_order(rows, (BEFORE, *METHODS), columns, name=name)
 
     def decided(self, rows: Rows) -> Table:
         """Returns the claims of which both methods have all seeds, with what measure 2 says."""

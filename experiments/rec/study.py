@@ -20,12 +20,10 @@ from functools import partial
 from typing import ClassVar
 
 from experiments.grid.columns import (
-    ENTROPY,
     FELL,
-    GREEDY,
-    KL,
     LENGTH,
-    SAMPLED,
+    PASS_AT_1,
+    POLICY,
     UPDATES,
     Column,
     against_at,
@@ -165,7 +163,7 @@ class RecStudy(TunedStudy):
         """Returns where each method ends at each schedule, and its signals on the way."""
         final_rows, order = reported(rows), list(SCHEDULES)
         columns = (
-            *(UPDATES, SAMPLED, GREEDY, KL, ENTROPY, LENGTH, FELL),
+            *(UPDATES, *PASS_AT_1, *POLICY, LENGTH, FELL),
             Column("against REINFORCE", against_at(final_rows, "REINFORCE", "schedule")),
         )
 

@@ -22,16 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.grid.columns import (
-    ENTROPY,
-    FELL,
-    GRADIENT,
-    GREEDY,
-    KL,
-    SAMPLED,
-    Column,
-    against_at,
-)
+from experiments.grid.columns import FELL, GRADIENT, PASS_AT_1, POLICY, Column, against_at
 from experiments.grid.rows import Rows, reported
 from experiments.grid.signals import measured
 from experiments.grid.study import Crossing, TunedStudy, intervals
@@ -124,8 +115,8 @@ class SingleRolloutStudy(TunedStudy):
         """Returns where each method ends at each interval, and its signals on the way."""
         difference = against_at(reported(rows), REFERENCE, "sync_interval")
         columns = (
-            *(SAMPLED, GREEDY, GRADIENT, Column("signal to noise", signal_to_noise, NOISE)),
-            *(KL, ENTROPY, FELL, Column(f"against {REFERENCE}", difference, SEED_BY_SEED)),
+            *(*PASS_AT_1, GRADIENT, Column("signal to noise", signal_to_noise, NOISE)),
+            *(*POLICY, FELL, Column(f"against {REFERENCE}", difference, SEED_BY_SEED)),
         )
         heads = {interval: f"interval {interval}" for interval in self.intervals}
         return self.crossing.sections(rows, columns, heads, SIGNALS, ending=ENDING)

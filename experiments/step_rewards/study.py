@@ -25,17 +25,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.grid.columns import (
-    ENTROPY,
-    FELL,
-    GRADIENT,
-    GREEDY,
-    KL,
-    LENGTH,
-    SAMPLED,
-    Column,
-    against_at,
-)
+from experiments.grid.columns import FELL, GRADIENT, LENGTH, PASS_AT_1, POLICY, Column, against_at
 from experiments.grid.rows import Rows, reported
 from experiments.grid.study import Crossing, TunedStudy, intervals
 from experiments.grid.tables import Section, Table
@@ -121,7 +111,7 @@ class StepRewardsStudy(TunedStudy):
         """Returns what lines can tell, where each method ends, and its signals on the way."""
         difference = against_at(reported(rows), REFERENCES.__getitem__, "sync_interval")
         columns = (
-            *(SAMPLED, GREEDY, GRADIENT, KL, ENTROPY, LENGTH, FELL),
+            *(*PASS_AT_1, GRADIENT, *POLICY, LENGTH, FELL),
             Column("against the outcome", difference, SEED_BY_SEED),
         )
         heads = {interval: f"interval {interval}" for interval in self.intervals}

@@ -76,11 +76,6 @@ class Along:
             f"groups is {self.groups}: give a multiple of schedule.prompts = {size}",
         )
 
-    @property
-    def seed(self) -> int:
-        """Seed of the run."""
-        return self.train.seed
-
 
 class Drawn(NamedTuple):
     """Groups in batches as the update takes them, and log pi - log mu of their tokens."""
@@ -138,7 +133,7 @@ def draw(along: Along, parts: Parts, mu: Any, pi: Any, stream: str) -> Drawn:
     """Draws one group of mu for each of the first prompts."""
     temperature = jnp.float32(parts.collection.sampling.temperature)
     size, batches, ratios = along.train.schedule.prompts, [], []
-    for batch in draw_batches(parts, mu, along.groups, size, along.seed, stream):
+    for batch in draw_batches(parts, mu, along.groups, size, along.train.seed, stream):
         batches.append(batch)
         ratios.append(parts.learner.score(pi, batch, temperature) - batch.behavior_log_probs)
     return Drawn(batches, ratios)
