@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -30,9 +30,8 @@ def pytest_collection_modifyitems(items):
 class RealServer:
     """One vLLM server in a process group of its own."""
 
-    def __init__(self, folder, log, *options, environment=None):
+    def __init__(self, folder, log, *options):
         self.folder, self.log, self.options = folder, log, options
-        self.environment = environment or {}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = None
@@ -46,12 +45,7 @@ class RealServer:
         with self.log.open("a") as out:
             self.process = subprocess.Popen(
                 command.arguments,
-                env={
-                    **os.environ,
-                    **command.environment,
-                    "OMP_NUM_THREADS": "1",
-                    **self.environment,
-                },
+                env={**os.environ, **command.environment, "OMP_NUM_THREADS": "1"},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -91,6 +85,13 @@ class RealServer:
         return next(
             int(pid) for pid, parent, name in rows if "::Worker" in name and int(parent) == engine
         )
+
+    @contextmanager
+    def running(self):
+        try:
+            yield self.launch().wait()
+        finally:
+            self.kill()
 
     def kill(self):
         with suppress(ProcessLookupError):
@@ -141,7 +142,5 @@ def alone(policies, tmp_path_factory):
     """A server of the untied policy with raw log-probs, vLLM's default, on two ranks."""
     log = tmp_path_factory.mktemp("logs") / "untied.log"
     server = RealServer(policies[False], log, "--raw-log-probs", "--", "--data-parallel-size", "2")
-    try:
-        yield server.launch().wait()
-    finally:
-        server.kill()
+    with server.running():
+        yield server

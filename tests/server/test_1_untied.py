@@ -1,13 +1,11 @@
 """The untied policy on a server of two data-parallel ranks, with vLLM's own log-probs."""
 
 import os
-import threading
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.weights import Store, WeightShare
 from ogrpo.serving.bridge import make_score_fn, named_tensors
 from tests.rollout.vllm import contract, updates, world
+from tests.rollout.vllm.proxy import Proxy
 
 CONFIG = world.decoder(tied=False)
 SEQUENCES = push.probe_sequences(world.VOCAB)
@@ -47,57 +46,27 @@ def test_a_missing_head_is_refused(alone, monkeypatch):
         contract.check_garbage(engine, CONFIG, "head", monkeypatch)
 
 
-@contextmanager
-def to_one_alone(release):
-    """A share that gives the model file away once: to one of the two data-parallel ranks."""
-    taken, lock = [], threading.Lock()
-
-    class Once(SimpleHTTPRequestHandler):
-        def do_GET(self):
-            if self.path.endswith(".safetensors"):
-                with lock:
-                    taken.append(self.path)
-                    first = len(taken) == 1
-                if not first:
-                    self.send_error(503)
-                    return
-            super().do_GET()
-
-        def log_message(self, *_):
-            """Says nothing."""
-
-    handler = partial(Once, directory=release.folder.parent)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", token=None)
-        server.shutdown()
-        thread.join()
-    assert len(taken) == 2
-
-
-def gap(engine, params):
-    """Over enough requests that both ranks answer some."""
-    groups = [
-        g for seed in range(4) for g in engine.generate(world.PROMPTS, contract.SAMPLING, seed)
-    ]
-    return world.worst_gap(CONFIG, params, groups)
-
-
 def test_what_one_data_parallel_rank_cannot_read_none_installs(alone, tmp_path):
     """vLLM tells the answers of the first rank alone, and the second may be the one that fails."""
     params = [world.make_params(CONFIG, n) for n in range(2)]
     store = Store(tmp_path)
-    with contract.connect([alone.url], CONFIG) as engine:
+    with (
+        closing(WeightShare(store.folder)) as share,
+        Proxy(share.url) as proxy,
+        contract.connect([alone.url], CONFIG) as engine,
+    ):
         assert engine.capabilities[0].ranks == 2
         engine.publish(params[0], 1)
         release = store.write(named_tensors(CONFIG, params[1]), 2)
-        with (
-            to_one_alone(release) as share,
-            pytest.raises(Unavailable, match=r"its log says why|503"),
-        ):
-            updates.on(alone.url, updates.loading(release, share))
-        assert gap(engine, params[0]) < contract.EXACT
+        whole = proxy.spoil(".safetensors", lambda deliver, _: deliver())
+        other = proxy.spoil(".safetensors", lambda *_: httpx.Response(503))
+        at_proxy = SimpleNamespace(url=proxy.url, token=share.token)
+        with pytest.raises(Unavailable, match=r"its log says why|503"):
+            updates.on(alone.url, updates.loading(release, at_proxy))
+        assert (whole.left, other.left) == (False, False)
+        for seed in range(4):  # enough requests that both ranks answer some
+            groups = engine.generate(world.PROMPTS, contract.SAMPLING, seed)
+            assert world.worst_gap(CONFIG, params[0], groups) < contract.EXACT
 
 
 def scratch_of(worker):
@@ -111,7 +80,6 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
     params = [world.make_params(CONFIG, n) for n in range(2)]
     store = Store(tmp_path)
     release = store.write(named_tensors(CONFIG, params[1]), 2)
-    share = WeightShare(store.folder)
     scores = [np.asarray(x) for x in make_score_fn(CONFIG)(params[1], SEQUENCES)]
     scratch = scratch_of(alone.member("worker", rank=1))
     update = ServerApi.update_weights
@@ -125,16 +93,16 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
     def prove(api, capabilities):
         return push.prove(api, capabilities, push.Target(release, SEQUENCES, scores, 1e-3))
 
-    try:
-        with contract.connect([alone.url], CONFIG) as engine:
-            engine.publish(params[0], 1)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(ServerApi, "update_weights", lost)
-                with pytest.raises(Broken, match="may be half loaded"):
-                    updates.on(alone.url, updates.loading(release, share))
-            with pytest.raises(Unproven, match="data-parallel rank 1, scores the probe"):
-                updates.on(alone.url, prove)
-            assert updates.on(alone.url, updates.loading(release, share)) == 2 * release.bytes
-            assert updates.on(alone.url, prove) < contract.EXACT
-    finally:
-        share.close()
+    with (
+        closing(WeightShare(store.folder)) as share,
+        contract.connect([alone.url], CONFIG) as engine,
+    ):
+        engine.publish(params[0], 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ServerApi, "update_weights", lost)
+            with pytest.raises(Broken, match="may be half loaded"):
+                updates.on(alone.url, updates.loading(release, share))
+        with pytest.raises(Unproven, match="data-parallel rank 1, scores the probe"):
+            updates.on(alone.url, prove)
+        assert updates.on(alone.url, updates.loading(release, share)) == 2 * release.bytes
+        assert updates.on(alone.url, prove) < contract.EXACT

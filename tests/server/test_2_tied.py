@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from ogrpo.protocol import Sampling
+from ogrpo.rollout.vllm import Unavailable
+from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.weights import Store
 from tests.rollout.vllm import contract, updates, world
 
@@ -44,17 +46,51 @@ def test_garbage_is_refused_and_the_live_model_stays(portable, kind, monkeypatch
 
 
 def test_an_update_that_a_dead_trainer_left_open_is_closed(portable, tmp_path):
-    updates.check_a_dead_trainers_update(portable.url, Store(tmp_path, keep=8))
+    store, url = Store(tmp_path, keep=8), portable.url
+    first, foreign, third = (updates.write(store, version) for version in (1, 2, 3))
+
+    async def die(api, _):
+        await api.start_weight_update()
+        staged = {"version": 2, "manifest_sha256": foreign.manifest_sha256}
+        await api.update_weights({**staged, "path": str(foreign.folder)}, seconds=20)
+
+    updates.on(url, updates.loading(first))
+    updates.on(url, die)
+    assert updates.serving(url) == (1, first.sha256)
+    updates.on(url, updates.loading(third))
+    assert updates.serving(url) == (3, third.sha256)
 
 
 def test_a_second_update_in_the_middle_of_ours_changes_nothing(native, tmp_path, monkeypatch):
-    updates.check_a_foreign_start(native.url, Store(tmp_path, keep=8), monkeypatch)
+    store, url = Store(tmp_path, keep=8), native.url
+    first, second = (updates.write(store, version) for version in (1, 2))
+    update, starts = ServerApi.update_weights, []
+
+    async def interrupted(api, body, *, seconds):
+        if body.get("install"):
+            with pytest.raises(Unavailable, match="500") as refused:
+                await api.start_weight_update()
+            starts.append(refused.value.status)
+        await update(api, body, seconds=seconds)
+
+    updates.on(url, updates.loading(first))
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerApi, "update_weights", interrupted)
+        updates.on(url, updates.loading(second))
+    assert starts == [500]
+    assert updates.serving(url) == (2, second.sha256)
 
 
 def test_a_push_leaves_no_prefix_of_older_weights_in_the_cache(portable):
-    policies = [world.make_params(CONFIG, seed) for seed in (0, 1)]
+    prompts = [np.tile(np.arange(10, dtype=np.int32), 4)] * 4  # long, and shared
     with contract.connect([portable.url], CONFIG) as engine:
-        contract.check_prefix_cache(engine, CONFIG, policies)
+        for version in (1, 2):
+            params = world.make_params(CONFIG, version)
+            engine.publish(params, version)
+            for _ in range(2):
+                groups = engine.generate(prompts, Sampling(1.0, 8, 4), 1)
+                assert world.worst_gap(CONFIG, params, groups) < contract.EXACT
+        assert engine.metrics()["server/prefix_cache_hits"] > 0
 
 
 def leak(server, params, *, salted, release):
@@ -93,13 +129,11 @@ def leak(server, params, *, salted, release):
 
 
 def test_the_salt_alone_keeps_the_prefix_cache_from_leaking(portable, tmp_path):
-    from ogrpo.serving.bridge import named_tensors
-
     store = Store(tmp_path, keep=8)
     gaps = {}
     for n, salted in enumerate((False, True)):
         params = world.make_params(CONFIG, 10 + n)
-        release = store.write(named_tensors(CONFIG, params), 9 + n)
+        release = updates.write(store, 10 + n)
         gaps[salted] = leak(portable, params, salted=salted, release=release)
     assert gaps[True] < contract.EXACT
     # Without it the old weights' keys and values are used: this is the leak.

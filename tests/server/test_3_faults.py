@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from ogrpo.protocol import Sampling
-from tests.rollout.vllm import contract, world
-from tests.rollout.vllm.orphan import leave_paused
+from tests.rollout.vllm import contract, updates, world
 from tests.rollout.vllm.proxy import Proxy, held, undelivered
 
 CONFIG = world.decoder()
@@ -57,9 +56,8 @@ def is_paused(server):
     return ask(server, "GET", "/is_paused")["is_paused"]
 
 
-def test_what_a_killed_trainer_left_paused_the_next_one_resumes(native, policies, caplog):
-    sizes = {"vocab_size": world.VOCAB, "eos_id": world.EOS, "max_length": contract.MAX_LENGTH}
-    leave_paused(native.url, policies[True], **sizes)
+def test_what_a_killed_trainer_left_paused_the_next_one_resumes(native, caplog):
+    updates.on(native.url, lambda api, _: api.pause("wait"))  # and no more
     assert is_paused(native)
     ask(native, "GET", "/version")  # it is well, by its own account
     with contract.connect([native.url], CONFIG) as engine:

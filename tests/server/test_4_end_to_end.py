@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import closing
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +23,12 @@ from tests.server.conftest import RealServer
 CONFIG = main_study(schedule=Schedule(steps=40, sync_interval=2, prompts=16, evaluate_every=40))
 
 
-@dataclasses.dataclass
-class Study:
-    prepared: object
-    decoder: object
-    params: object
-    parts: object
-
-
 @pytest.fixture(scope="module")
 def study():
     with closing(prepare(CONFIG)) as prepared:
         decoder, params = make_model(prepared, Console(quiet=True))
-        yield Study(prepared, decoder, params, make_parts(prepared.config, prepared, decoder))
+        parts = make_parts(prepared.config, prepared, decoder)
+        yield SimpleNamespace(prepared=prepared, decoder=decoder, params=params, parts=parts)
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +37,19 @@ def engine(study, tmp_path_factory):
     save_pretrained(folder, study.decoder, study.params)
     study.prepared.tokenizer.save(folder)
     longest = CONFIG.longest_prompt + CONFIG.longest_completion
-    server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
     tokenizer = study.prepared.tokenizer
-    try:
-        server.launch().wait()
-        with connect_policy(
+    server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
+    with (
+        server.running(),
+        connect_policy(
             [server.url],
             study.decoder,
             eos_id=tokenizer.eos_id,
             max_length=longest,
             texts=tokenizer.sample_texts(),
-        ) as engine:
-            yield engine
-    finally:
-        server.kill()
+        ) as engine,
+    ):
+        yield engine
 
 
 def run(study, parts):

@@ -33,11 +33,9 @@ def folder():
 
 @pytest.fixture(scope="module")
 def server(folder, tmp_path_factory):
-    server = RealServer(folder, tmp_path_factory.mktemp("logs") / "smollm2.log")
-    try:
-        yield server.launch().wait()
-    finally:
-        server.kill()
+    log = tmp_path_factory.mktemp("logs") / "smollm2.log"
+    with RealServer(folder, log).running() as server:
+        yield server
 
 
 def test_log_probs_are_the_trainers_before_and_after_a_push(folder, server):

@@ -54,10 +54,6 @@ def check_log_probs(engine, config, temperatures):
         assert world.worst_gap(config, params, groups, temperature) < EXACT
         # The test can fail: at another temperature the same log-probs are far off.
         assert world.worst_gap(config, params, groups, temperature + 0.5) > 100 * EXACT
-    check_greedy(engine, config, params)
-
-
-def check_greedy(engine, config, params):
     sampling = Sampling(1.0, max_tokens=12, group_size=2, greedy=True)
     groups = engine.generate(world.PROMPTS, sampling, 1)
     for group in groups:
@@ -174,14 +170,3 @@ def check_other_tokenizers(url, config):
             Refused, match=r"tokenizer.*: serve the folder that the trainer started"
         ):
             connect([url], config, texts=tokenizer.sample_texts())
-
-
-def check_prefix_cache(engine, config, policies):
-    """Long shared prompts fill the prefix cache, and the same prompts are asked of new weights."""
-    prompts = [np.tile(np.arange(10, dtype=np.int32), 4)] * 4
-    for version, params in enumerate(policies, start=1):
-        engine.publish(params, version)
-        for _ in range(2):
-            groups = engine.generate(prompts, Sampling(1.0, 8, 4), 1)
-            assert world.worst_gap(config, params, groups) < EXACT
-    assert engine.metrics()["server/prefix_cache_hits"] > 0
