@@ -24,7 +24,6 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.chaos.compare import groups, prompt_differences
-from benchmarks.chaos.kills import initial_model
 from benchmarks.chaos.processes import GO_ON, Server, Trainer, reward_processes, send
 from benchmarks.chaos.schedules import Schedule, make_task
 from benchmarks.rows import read_rows
@@ -77,9 +76,9 @@ class Storm:
         self.toll, self.wrong = Toll(), []
         self._scratch, self._run, self._rng = scratch, scratch / "run", rng
         task = make_task(scratch / "task")
-        model = initial_model(scratch / "served", task)
-        self._servers = [Server(model, scratch / f"server-{n}.log") for n in range(2)]
-        words = SCHEDULE.words(task, self._run, STEPS, f"--model.path={model}")
+        self._model = self._run / "initial"
+        self._servers = [Server(self._model, scratch / f"server-{n}.log") for n in range(2)]
+        words = SCHEDULE.words(task, self._run, STEPS)
         words += ["--rollout.url", *(server.url for server in self._servers)]
         self._trainer = Trainer(words, self._run, scratch / "trainer.log", scratch.name)
         self._due: list[tuple[float, Callable[[], None]]] = []
@@ -110,8 +109,13 @@ class Storm:
         """
         begin = time.monotonic()
         try:
-            for each in (*self._servers, self._trainer):
-                each.start()
+            self._trainer.start()
+            while not (self._model / "config.json").exists():  # what the servers start from
+                if self._trainer.code is not None:
+                    raise SystemExit(f"no weights to serve were left:\n{self._trainer.output()}")
+                time.sleep(0.02)
+            for server in self._servers:
+                server.start()
             self.strike_each(blows)
             while not blows and time.monotonic() - begin < 60 * minutes:
                 self.attend(float(self._rng.uniform(0, 2 * pause)))
