@@ -36,14 +36,10 @@ def test_pushes_are_proven_one_after_the_other(alone, transport):
 
 
 def test_a_missing_head_is_refused(alone, monkeypatch):
-    monkeypatch.setitem(contract.GARBAGE, "head", "lacks 1 tensors: lm_head.weight")
-    monkeypatch.setattr(
-        contract,
-        "corrupted",
-        lambda _, tensors: {k: v for k, v in tensors.items() if k != "lm_head.weight"},
-    )
+    head = "lm_head.weight"
+    garbage = (lambda tensors: contract.without(tensors, head), f"lacks 1 tensors: {head}")
     with contract.connect([alone.url], CONFIG) as engine:
-        contract.check_garbage(engine, CONFIG, "head", monkeypatch)
+        contract.check_garbage(engine, CONFIG, garbage, monkeypatch)
 
 
 def test_what_one_data_parallel_rank_cannot_read_none_installs(alone, tmp_path):

@@ -42,7 +42,7 @@ def test_completions_are_distributed_as_the_policy(native):
 @pytest.mark.parametrize("kind", contract.GARBAGE)
 def test_garbage_is_refused_and_the_live_model_stays(portable, kind, monkeypatch):
     with contract.connect([portable.url], CONFIG) as engine:
-        contract.check_garbage(engine, CONFIG, kind, monkeypatch)
+        contract.check_garbage(engine, CONFIG, contract.GARBAGE[kind], monkeypatch)
 
 
 def test_an_update_that_a_dead_trainer_left_open_is_closed(portable, tmp_path):
@@ -166,19 +166,14 @@ def in_flight(server, mode, *, pushes=4):
     return groups, policies, engine.counts
 
 
-def by_version(groups):
-    grouped = {}
-    for group in groups:
-        (version,) = {c.policy_version for c in group.completions}
-        grouped.setdefault(version, []).append(group)
-    return grouped
-
-
 @pytest.mark.parametrize("mode", ["wait", "abort"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_push_in_the_middle_of_a_batch_leaves_every_log_prob_exact(fleet, which, mode):
     groups, policies, counts = in_flight(fleet[which], mode)
-    grouped = by_version(groups)
+    grouped = {}
+    for group in groups:
+        (version,) = {c.policy_version for c in group.completions}
+        grouped.setdefault(version, []).append(group)
     assert len(grouped) > 1
     for version, drawn in grouped.items():
         assert world.worst_gap(CONFIG, policies[version], drawn) < contract.EXACT

@@ -101,54 +101,55 @@ def check_distribution(engine, config, draws=2000):
     assert ((counts - uniform) ** 2 / uniform).sum() > freedom + 6 * np.sqrt(2 * freedom)
 
 
-def corrupted(kind, tensors):
-    """A release's tensors with one thing wrong."""
-    name = next(name for name in tensors if "layers.1.mlp.up_proj" in name)
-    bad = {key: array.copy() for key, array in tensors.items()}
-    if kind == "missing":
-        del bad[name]
-    elif kind == "extra":
-        bad[name.replace("layers.1", "layers.9")] = bad[name]
-    elif kind == "shape":
-        bad[name] = bad[name].T.copy()
-    elif kind == "nan":
-        bad[name][3, 5] = np.nan
-    elif kind == "inf":
-        bad[name][0, 0] = -np.inf
-    elif kind == "dtype":
-        bad = {key: array.astype(np.float16) for key, array in bad.items()}
-    return bad
+UP = "model.layers.1.mlp.up_proj.weight"
 
 
+def without(tensors, name):
+    return {key: array for key, array in tensors.items() if key != name}
+
+
+def with_value(tensors, value):
+    array = tensors[UP].copy()
+    array[3, 5] = value
+    return {**tensors, UP: array}
+
+
+# A release's tensors with one thing wrong, and what the server says of it.
 GARBAGE = {
-    "missing": "lacks 1 tensors: model.layers.1.mlp.up_proj.weight",
-    "extra": "has unknown 1 tensors: model.layers.9",
-    "shape": "up_proj.weight has shape",
-    "nan": "up_proj.weight has NaN",
-    "inf": "up_proj.weight has NaN or infinite",
-    "dtype": "is F16, the model is served as float32",
-    "truncated": "has sha256",
+    "missing": (lambda tensors: without(tensors, UP), f"lacks 1 tensors: {UP}"),
+    "extra": (
+        lambda tensors: {**tensors, UP.replace("layers.1", "layers.9"): tensors[UP]},
+        "has unknown 1 tensors: model.layers.9",
+    ),
+    "shape": (lambda tensors: {**tensors, UP: tensors[UP].T.copy()}, "up_proj.weight has shape"),
+    "nan": (lambda tensors: with_value(tensors, np.nan), "up_proj.weight has NaN"),
+    "inf": (lambda tensors: with_value(tensors, -np.inf), "up_proj.weight has NaN or infinite"),
+    "dtype": (
+        lambda tensors: {key: array.astype(np.float16) for key, array in tensors.items()},
+        "is F16, the model is served as float32",
+    ),
+    "truncated": (None, "has sha256"),
 }
 
 
-def check_garbage(engine, config, kind, monkeypatch):
+def check_garbage(engine, config, garbage, monkeypatch):
     """A release that is wrong is refused by the server itself, and the live model stays."""
     params, other = world.make_params(config, 1), world.make_params(config, 77)
     engine.publish(params, 1)
-    write = files.write
+    write, (corrupt, message) = files.write, garbage
 
     def sabotaged(file, tensors):
-        if kind == "truncated":
-            made = write(file, tensors)
-            with file.open("r+b") as opened:
-                opened.truncate(made[1] - 100)
-            return made
-        return write(file, corrupted(kind, tensors))
+        if corrupt is not None:
+            return write(file, corrupt(tensors))
+        made = write(file, tensors)
+        with file.open("r+b") as opened:
+            opened.truncate(made[1] - 100)
+        return made
 
     with monkeypatch.context() as patch:
         # The trainer's own checks are passed by: it is the server that must refuse.
         patch.setattr(files, "write", sabotaged)
-        with pytest.raises(PublishRefused, match=re.escape(GARBAGE[kind])):
+        with pytest.raises(PublishRefused, match=re.escape(message)):
             engine.publish(other, 2)
     assert engine.version == 1
     groups = engine.generate(world.PROMPTS, SAMPLING, 5)
