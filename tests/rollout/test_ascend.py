@@ -112,31 +112,18 @@ def worker_of(texts, settings, environment, engine):
     return made
 
 
-class Engine:
-    """The calls that `ogrpo_transfer.ReleaseEngine` answers, with its signatures."""
-
-    def __init__(self):
-        self.updates = []
-
-    def parse_update_info(self, update):
-        return update
-
-    def start_weight_update(self):
-        pass
-
-    def finish_weight_update(self):
-        pass
-
-    def receive_weights(self, update, **_):
-        self.updates.append(update)
-
-    update_weights = receive_weights  # vLLM's base class parses, and calls the one above
-
-
 @pytest.mark.slow
 def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
     version, texts = release
-    made, engine = command(version), Engine()
+    made, updates = command(version), []
+    engine = SimpleNamespace(  # the calls that `ogrpo_transfer.ReleaseEngine` answers
+        parse_update_info=lambda update: update,
+        start_weight_update=lambda: None,
+        finish_weight_update=lambda: None,
+        receive_weights=lambda update, **_: updates.append(update),
+        # vLLM's base class parses, and calls the one above.
+        update_weights=lambda update, **_: updates.append(update),
+    )
     worker = worker_of(texts, additional(made), made.environment, engine)
     # vLLM up to 0.26 passes on what the trainer says; the worker's default would be True.
     start = {"is_checkpoint_format": False} if version < "0.27" else {}
@@ -144,7 +131,7 @@ def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
     worker.update_weights({"version": 1})
     worker.update_weights({"version": 1, "install": True})
     worker.finish_weight_update()
-    assert [update.get("install", False) for update in engine.updates] == [False, True]
+    assert [update.get("install", False) for update in updates] == [False, True]
 
 
 def test_the_extra_goes_as_far_as_sources_were_read():
