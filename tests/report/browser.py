@@ -38,6 +38,10 @@ class Browser:
         """Returns the value of an expression."""
         return self._post("execute/sync", script=f"return {expression}", args=[])
 
+    def text(self, selector):
+        """Returns what an element shows."""
+        return self.js(f"document.querySelector({json.dumps(selector)}).innerText")
+
     def _element(self, selector):
         """Scrolls an element to the middle of the window, where nothing lies over it."""
         element = f"document.querySelector({json.dumps(selector)})"

@@ -31,7 +31,7 @@ ANSWERS = '[...document.querySelectorAll("#tokens .answer")]'
 def test_a_click_in_a_legend_turns_a_curve_off_and_on(window, run):
     window.open(run.report)
     assert window.js(f"{CURVES}.map(g => g.dataset.label)") == ["greedy", "sampled"]
-    assert window.js(f'document.querySelector("{LEGEND}").innerText').split() == ["greedy", "0.8"]
+    assert window.text(LEGEND).split() == ["greedy", "0.8"]
     for labels, pressed in ((["sampled"], "false"), (["greedy", "sampled"], "true")):
         window.click(LEGEND)
         assert window.js(f"{CURVES}.map(g => g.dataset.label)") == labels
@@ -49,11 +49,9 @@ def test_a_drag_zooms_all_charts_and_a_key_shows_all_again(window, run):
     window.write("#charts figure:first-of-type > svg", "0")
     assert window.js(f"{AXIS}.map(t => t.textContent)") == whole
     window.write("#charts figure:first-of-type > svg", "\ue014")  # the right arrow
-    assert "at 0 completions" in window.js('document.querySelector("#charts figcaption").innerText')
+    assert "at 0 completions" in window.text("#charts figcaption")
     window.write("#smoothing", "\ue014" * 5)
-    assert "smoothing 10 %" in window.js(
-        'document.querySelector("#charts .bar").innerText'
-    ).replace("\n", " ")
+    assert "smoothing 10 %" in window.text("#charts .bar").replace("\n", " ")
     assert window.errors() == []
 
 
@@ -64,16 +62,16 @@ def test_a_token_shows_its_values_under_the_pointer_and_keeps_them_when_clicked(
     assert "reward 1.000, advantage 0.750, drawn 2 steps before" in seen[0]  # the largest ratio
     token = '#tokens .answer:first-of-type [data-token="4"]'
     window.hover(token)
-    shown = window.js('document.getElementById("token-detail").innerText')
+    shown = window.text("#token-detail")
     assert shown.startswith(
         "“ 7”, token 5 of 9: ratio 3.4903 (log +1.250), log π −0.250, log μ −1.500"
     )
     assert shown.endswith("advantage +0.750, clipped: the method removed its gradient.")
     window.click(token)
     window.hover("h1")
-    assert window.js('document.getElementById("token-detail").innerText') == shown
+    assert window.text("#token-detail") == shown
     window.write("#tokens .answer:first-of-type .tokens", "\ue012")  # the left arrow
-    shown = window.js('document.getElementById("token-detail").innerText')
+    shown = window.text("#token-detail")
     assert "“ =”, token 4 of 9: ratio 1.0000" in shown
     assert shown.endswith("not clipped.")
     assert window.js(f"getComputedStyle(document.querySelector('{token}')).backgroundColor") != (
@@ -88,9 +86,7 @@ def test_a_search_leaves_what_has_the_words_and_marks_them(window, run):
         window.js(f"{ANSWERS}.map(a => a.querySelector('.prompt').innerText)")
         == ["Bob sleeps."] * 2
     )
-    assert window.js("document.getElementById('token-count').innerText").startswith(
-        "2 of 4 completions with"
-    )
+    assert window.text("#token-count").startswith("2 of 4 completions with")
     marked = "[...document.querySelectorAll('#tokens .answer:first-of-type .match')]"
     assert window.js(f"{marked}.map(t => t.textContent)") == [" don't", " know"]
     window.write("#search", "zzz")
