@@ -1,6 +1,5 @@
 """An embedded engine whose sampler is a few lines of numpy, a judge of what it draws, answers."""
 
-from math import nan
 from types import SimpleNamespace
 
 import numpy as np
@@ -69,6 +68,3 @@ def record(problem=0, sample=0, *, text="so 4", correct=1.0, **changes):
 
 def outcomes_of(*prompts):
     return np.array(prompts, np.float32)
-
-
-FAILED = nan

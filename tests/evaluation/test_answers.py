@@ -1,12 +1,10 @@
 import json
-import os
-import subprocess
-import sys
+from math import nan
 
 import pytest
 
 from ogrpo.evaluation import AnswerFile
-from tests.evaluation.engines import FAILED, record
+from tests.evaluation.engines import record
 
 MESSAGES = ({"role": "system", "content": "think"}, {"role": "user", "content": "[bold]2 + 2?"})
 
@@ -18,9 +16,9 @@ MESSAGES = ({"role": "system", "content": "think"}, {"role": "user", "content": 
         {"prompt": MESSAGES},
         {"text": "line\nbreak \u2028 \x85 \ud800 \U0001f600 \x00"},
         {"text": "", "finish_reason": "length"},
-        {"correct": FAILED},
+        {"correct": nan},
         {"columns": {"answer": ["1", "2"], "n": 3, "deep": {"a": [None, True, 0.1]}}},
-        {"values": {"a": 0.5, "b": FAILED}, "reward": FAILED, "failed": True},
+        {"values": {"a": 0.5, "b": nan}, "reward": nan, "failed": True},
     ],
 )
 def test_a_line_is_json_with_all_that_a_reward_reads(tmp_path, changes):
@@ -37,18 +35,10 @@ def test_a_line_is_json_with_all_that_a_reward_reads(tmp_path, changes):
             assert value == shown, name
 
 
-def test_what_was_written_outlives_the_process(tmp_path):
-    script = """
-import os, sys
-from ogrpo.evaluation import AnswerFile
-from tests.evaluation.engines import record
-file = AnswerFile(sys.argv[1])
-for problem in range(3):
-    file.write([record(problem, 0), record(problem, 1)])
-os._exit(9)
-"""
-    path = tmp_path / "a.jsonl"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", script, str(path)], env=environment, check=False)
-    assert done.returncode == 9
-    assert [json.loads(x)["problem"] for x in path.read_bytes().splitlines()] == [0, 0, 1, 1, 2, 2]
+def test_what_was_written_is_in_the_file_before_it_is_closed(tmp_path):
+    """So that it outlives the process, however that ends."""
+    with AnswerFile(tmp_path / "a.jsonl") as file:
+        for problem in range(3):
+            file.write([record(problem, 0), record(problem, 1)])
+            lines = [json.loads(line) for line in file.path.read_bytes().splitlines()]
+            assert [line["problem"] for line in lines] == [n // 2 for n in range(2 * problem + 2)]

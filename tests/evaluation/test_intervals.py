@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.interval_coverage import Population, coverage
+from benchmarks.interval_coverage import Population, coverage, pass_truth
 from ogrpo.evaluation import clustered_interval, mean_interval, pass_at_k
 from ogrpo.evaluation.intervals import student_quantile
 from tests.evaluation.engines import outcomes_of
@@ -49,6 +49,14 @@ OTHERS = [
 @pytest.mark.parametrize(("population", "problems", "samples"), NARROW + OTHERS)
 def test_the_interval_holds_the_truth_at_least_93_times_in_100(population, problems, samples):
     assert coverage(population, problems, samples, runs=1500, seed=1).share >= 0.93
+
+
+@pytest.mark.parametrize("kind", ["alike", 0.1, 0.7])
+def test_the_true_pass_at_k_is_that_of_skills(kind):
+    population = Population(0.4, kind)
+    skills = population.skills(np.random.default_rng(1), 40_000)
+    expected = np.mean(1 - (1 - skills) ** 4)
+    assert pass_truth(population, 4) == pytest.approx(expected, abs=4 * 0.5 / 200)
 
 
 # Prompts of two kinds, one as likely as the other: how often each is right.

@@ -1,10 +1,11 @@
 import json
+from math import nan
 
 import numpy as np
 import pytest
 
 from ogrpo.evaluation import clustered_interval, majority_at_k, mean_interval, pass_at_k, summary
-from tests.evaluation.engines import FAILED, record
+from tests.evaluation.engines import record
 
 RIGHT = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]], np.float32)
 TEXTS = [["4", "4", "5", "6"], ["1", "2", "3", ""], ["4", "4", "4", "7"]]
@@ -51,9 +52,9 @@ def test_the_ks_are_powers_of_two_and_the_samples_unless_named():
 
 
 def test_a_failed_reward_is_counted_and_no_wrong_answer():
-    figures = summary([record(0, 0), record(0, 1, correct=FAILED), record(1, 0), record(1, 1)])
+    figures = summary([record(0, 0), record(0, 1, correct=nan), record(1, 0), record(1, 1)])
     assert (figures["failed"], figures["pass@1"], figures["reward/correct"]) == (1, 1, 1)
-    nothing = summary([record(correct=FAILED)])
+    nothing = summary([record(correct=nan)])
     assert nothing["reward/correct"] is None
     assert "pass@1" not in nothing
 
