@@ -27,17 +27,25 @@ KNOBS: dict[str, dict[str, float]] = {
 NAMES = sorted(KNOBS)
 
 
-def arrays(seed: int = 0) -> SimpleNamespace:
-    """NumPy float64: lp, old, prox, ref, A, mask, H, lots, the log-ratios up to about one."""
+def arrays(seed: int = 0, spread: float = 0.4) -> SimpleNamespace:
+    """NumPy float64: lp, old, prox, ref, A, mask, H, lots, the log-ratios about `spread`."""
     rng = np.random.default_rng(seed)
     old = -rng.uniform(0.3, 2.5, SHAPE)
-    near = [np.minimum(old + rng.normal(0, 0.4, SHAPE), -0.05) for _ in range(3)]
+    near = [np.minimum(old + rng.normal(0, spread, SHAPE), -0.05) for _ in range(3)]
     advantages = np.repeat(rng.normal(0, 1, (*SHAPE[:2], 1)), SHAPE[2], axis=2)
     mask = np.arange(SHAPE[2]) < rng.integers(1, SHAPE[2] + 1, (*SHAPE[:2], 1))
     mask[0, 0], mask[1, 2] = True, False
     entropy, lots = rng.uniform(0, 2, SHAPE), rng.uniform(size=SHAPE)
     others = {"A": advantages, "mask": mask, "H": entropy, "lots": lots}
     return SimpleNamespace(lp=near[0], old=old, prox=near[1], ref=near[2], **others)
+
+
+def poisoned() -> SimpleNamespace:
+    """`arrays()` with NaN, infinity and a huge number where the mask is False."""
+    a = arrays()
+    for i, field in enumerate((a.lp, a.old, a.prox, a.ref, a.A)):
+        field[~a.mask] = (np.nan, -np.inf, 1e30)[i % 3]
+    return a
 
 
 def batch_of(a: SimpleNamespace, dtype: jax.typing.DTypeLike = float) -> TokenBatch:
