@@ -10,8 +10,9 @@ import pytest
 
 from ogrpo.kernels.attention import LEAST_KEYS, describe, kernel
 from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
+from ogrpo.kernels.log_probs import chunked_log_probs
 from ogrpo.policy import completion_log_probs_and_entropy
-from ogrpo.policy.attention import KeySegment, attend, causal
+from ogrpo.policy.attention import KeySegment, causal
 from ogrpo.policy.flops import Step
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.test_packing import make_groups, packed
@@ -63,27 +64,34 @@ def test_blocks_are_lowered_for_accelerators_with_the_prompt_once(platform):
         assert f"tensor<{repeated}x" not in text
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_the_decoder_takes_blocks(layout):
-    config = make_config("Qwen3", num_layers=2)
+@pytest.mark.parametrize(
+    ("layout", "family"),
+    [("padded", "Qwen3"), ("packed", "Llama")],
+    ids=["padded, tied", "packed, untied"],
+)
+def test_the_decoder_takes_both_kernels(layout, family):
+    config = make_config(family)
     params, groups = make_params(config), make_groups(3, 4, 9, 40, seed=1)
     groups, _, rows, _ = packed(groups)
-    blocked = partial(blocked_attention, tile=Step(5, 3))
+    kernels = {
+        "attention_fn": partial(blocked_attention, tile=Step(5, 3)),
+        "log_probs_fn": partial(chunked_log_probs, width=4),
+    }
     compute = completion_log_probs_and_entropy
     batch: Any = jax.tree.map(jnp.asarray, groups)
     if layout == "packed":
         compute, batch = packed_log_probs_and_entropy, rows
 
-    def total(attention_fn, params):
-        out = compute(params, config, batch, 0.8, attention_fn=attention_fn)
-        return jnp.sum(jnp.sin(out.log_probs) + 0.3 * out.entropy)
+    def total(kernels, params):
+        out = compute(params, config, batch, 0.8, **kernels)
+        return jnp.sum(jnp.sin(out.log_probs) + 0.3 * out.entropy), out
 
     actual, expected = (
-        jax.jit(jax.value_and_grad(partial(total, fn)))(params) for fn in (blocked, attend)
+        jax.jit(jax.grad(partial(total, chosen), has_aux=True))(params) for chosen in (kernels, {})
     )
 
-    def check(blocks, plain):  # a sum of float32 errs by its largest terms
+    def check(fast, plain):  # a sum of float32 errs by its largest terms
         scale = max(1, np.abs(plain).max())
-        np.testing.assert_allclose(blocks, plain, rtol=2e-5, atol=3e-6 * scale)
+        np.testing.assert_allclose(fast, plain, rtol=2e-5, atol=3e-6 * scale)
 
     jax.tree.map(check, actual, expected)
