@@ -4,7 +4,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from ogrpo.core import advantages, aggregate, checks, estimators, objectives, trust_region, weights
+from ogrpo.core import (
+    advantages,
+    aggregate,
+    certificates,
+    checks,
+    estimators,
+    objectives,
+    trust_region,
+    weights,
+)
 
 ROW, EMPTY = jnp.ones((1, 3)), jnp.zeros((2, 3, 0))
 KEPT, COUNTS = ROW > 0, jnp.ones((1, 3), int)
@@ -22,7 +31,24 @@ REFUSED = [
     (lambda: trust_region.sequence_mask(objectives.grpo, delta=-0.1), "delta must be >= 0"),
     (lambda: estimators.importance_terms(ROW[0], jnp.ones(4)), r"need weights \[n\]"),
     (lambda: estimators.every_sample(jnp.full(10, 0.1), 9), r"cannot list 10\^9 samples"),
+    (lambda: gap(reward_high=0.5), r"span \[1.0, 1.0\], which must lie in \[0.0, 0.5\]; widen"),
+    (lambda: gap(reward_low=float("nan")), r"rewards span .* must lie in \[nan, 1.0\]"),
+    (lambda: gap(eps_high=-0.1), r"eps_high must be >= 0, got -0\.1"),
+    (lambda: bet(delta=0.0), "delta must lie strictly between 0 and 1, got 0"),
+    (lambda: bet(delta=1.0), "delta must lie strictly between 0 and 1, got 1"),
+    (lambda: bet(rates=(0.5, 1.0)), r"rates\[1\] must lie strictly between 0 and 1, got 1"),
+    (lambda: bet(rates=()), "rates is empty; pass one"),
 ]
+
+
+def gap(**changes):
+    knobs = {"eps_low": 0.2, "eps_high": 0.2, "reward_low": 0.0, "reward_high": 1.0} | changes
+    return certificates.improvement_gap(ROW, ROW, ROW, **knobs)
+
+
+def bet(**changes):
+    knobs = {"floor": 1.0, "delta": 0.1, "rates": (0.5,)} | changes
+    return certificates.betting_confidence(ROW, **knobs)
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED)
