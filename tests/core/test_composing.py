@@ -11,7 +11,7 @@ from ogrpo.core import diagnostics, gates, objectives, surrogates, traces
 from ogrpo.core.aggregate import sequence_mean
 from ogrpo.core.corrections import corrected
 from ogrpo.core.weights import plain_weight
-from tests.core.cases import arrays, batch_of, problem
+from tests.core.cases import arrays, batch_of, poisoned, problem
 
 RATIO = jnp.array([0.3, 0.9, 1.0, 1.1, 1.5, 4.0])
 R = np.asarray(RATIO)
@@ -105,16 +105,10 @@ def test_a_clip_stops_the_gradient_where_it_binds_and_not_on_the_way_back():
     np.testing.assert_array_equal(jax.grad(lambda r: gain(r).sum())(ratio), [1, 1, 0, 0, -1, -1])
 
 
-def poisoned():
-    a = arrays()
-    for field in (a.lp, a.old, a.prox, a.ref, a.A):
-        field[~a.mask] = np.nan
-    return jnp.asarray(a.lp, float), batch_of(a), a.mask
-
-
 def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
     """Without `masked_batch` the value is right and the gradient NaN: 0 * NaN survives the mask."""
-    raw, padded, mask = poisoned()
+    a = poisoned()
+    raw, padded = jnp.asarray(a.lp, float), batch_of(a)
 
     def loss(x, *, clean):
         log_probs, batch = objectives.masked_batch(x, padded) if clean else (x, padded)
@@ -129,16 +123,17 @@ def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
     assert np.isfinite(jax.grad(partial(loss, clean=True))(raw)).all()
     assert np.isnan(jax.grad(partial(loss, clean=False))(raw)).any()
     np.testing.assert_allclose(loss(raw, clean=True), loss(raw, clean=False), rtol=1e-6)
-    assert not np.any(np.asarray(jax.grad(partial(loss, clean=True))(raw))[~mask])
+    assert not np.any(np.asarray(jax.grad(partial(loss, clean=True))(raw))[~a.mask])
 
 
 def test_a_corrected_objective_cannot_see_under_the_mask():
-    raw, padded, mask = poisoned()
+    a = poisoned()
+    raw, padded = jnp.asarray(a.lp, float), batch_of(a)
     loss = partial(corrected, objective_fn=objectives.grpo, weight_fn=plain_weight)
     gradient = jax.grad(lambda x: jnp.sum(loss(x, padded)))(raw)
     assert np.isfinite(gradient).all()
-    assert not np.any(np.asarray(loss(raw, padded))[~mask])
-    assert not np.any(np.asarray(gradient)[~mask])
+    assert not np.any(np.asarray(loss(raw, padded))[~a.mask])
+    assert not np.any(np.asarray(gradient)[~a.mask])
 
 
 def test_the_score_form_and_the_ratio_form_agree_in_gradient():

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import diagnostics
+from ogrpo.core import diagnostics, trust_region
 from ogrpo.core.aggregate import combine, mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import moment_ratio
-from tests.core.cases import arrays, batch_of, of_each_prompt, problem
+from tests.core.cases import batch_of, of_each_prompt, poisoned, problem
 
 
 def test_diagnose_by_hand_and_by_parts():
@@ -27,6 +27,8 @@ def test_diagnose_by_hand_and_by_parts():
         "advantage_squared": (a.A[m] ** 2).mean(),
     }
     assert seen == pytest.approx(expected, rel=1e-4)
+    measured = mean(trust_region.kl_total(log_probs, batch))
+    assert float(measured) == pytest.approx(expected["kl_pi_mu"], rel=1e-5)
     parts = of_each_prompt(diagnostics.diagnose, log_probs, batch)
     for name in expected:
         added = combine(*(part[name] for part in parts))
@@ -51,8 +53,7 @@ def test_a_ratio_for_moments_is_bounded_so_that_many_squares_can_be_added():
 
 
 def test_diagnose_cannot_see_under_the_mask():
-    a = arrays()
-    a.lp[~a.mask] = a.old[~a.mask] = a.ref[~a.mask] = -np.inf
+    a = poisoned()
     seen = diagnostics.diagnose(jnp.asarray(a.lp, float), batch_of(a))
     assert all(np.isfinite(total.total) for total in seen.values())
 

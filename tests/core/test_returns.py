@@ -78,15 +78,6 @@ def test_generalised_advantages_are_their_sum_and_pass_over_what_is_masked():
     assert not np.any(np.asarray(actual)[~mask])
 
 
-def test_the_reward_of_a_completion_comes_with_its_last_token():
-    mask = jnp.array([[[True, True, False], [True, False, False]]])
-    along = Along(mask, values=jnp.array([[[0.25, 0.5, 9.0], [0.75, 9.0, 9.0]]]))
-    actual = gae(jnp.array([[1.0, 0.0]]), along, discount=1.0, decay=0.0)
-    np.testing.assert_allclose(actual, [[[0.25, 0.5, 0], [-0.75, 0, 0]]])
-    actual = gae(jnp.array([[1.0, 0.0]]), along, discount=1.0, decay=1.0)
-    np.testing.assert_allclose(actual, [[[0.75, 0.5, 0], [-0.75, 0, 0]]])
-
-
 def test_what_is_not_given_is_asked_for():
     bare = Along(jnp.asarray(MASK))
     for fn in (step_returns, process_standardized):
