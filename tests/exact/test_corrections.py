@@ -48,26 +48,20 @@ def centred_gradient(k, weight_fn, q=Q):
     return -np.asarray(jax.grad(loss)(jnp.asarray(THETA)))
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_with_the_whole_vocabulary_the_drift_is_gone_and_the_covariance_stays(name):
-    _, plain, drift, _ = parts(WEIGHTS[name])
-    if name != "plain":  # importance weights leave none
-        assert np.abs(drift).max() > 0.05
-    np.testing.assert_allclose(centred_gradient(V, WEIGHTS[name]), plain - drift, atol=1e-5)
-
-
-@pytest.mark.parametrize("k", [1, 4, 8])
+@pytest.mark.parametrize("k", [1, 4, 8, V])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_what_is_left_is_the_drift_of_the_tail(name, k):
+    """Nothing, with the whole vocabulary; importance weights leave no drift to begin with."""
     weight_fn = WEIGHTS[name]
     p, plain, drift, score = parts(weight_fn)
     top, tail = np.argsort(-Q)[:k], np.argsort(-Q)[k:]
-    rho = (1 - Q[top].sum()) / (1 - p[top].sum())
-    a = rho * (1.0 if weight_fn is None else float(weight_fn(jnp.asarray(1 / rho))))
+    rho = jnp.asarray((1 - Q[top].sum()) / max(1 - p[top].sum(), 1e-6))
+    a = rho if weight_fn is None else rho * weight_fn(1 / rho)
     w = weights(p, weight_fn)
     left = (Q @ GAINS) * ((Q * w)[tail] - a * p[tail]) @ score[tail]
     np.testing.assert_allclose(centred_gradient(k, weight_fn), plain - drift + left, atol=1e-9)
-    if name == "none":
+    assert (np.abs(drift).max() > 0.05) == (name != "plain")
+    if name == "none" and k < V:
         assert np.abs(left).max() > 1e-3
 
 

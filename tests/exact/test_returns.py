@@ -61,11 +61,10 @@ def every(prompts, group):
     return flat.reshape(-1, prompts, group)
 
 
+@jax.jit
+@jax.grad
 def true_gradient(theta, worth):
-    def value(x):
-        return jnp.exp(log_probs(x).sum(-1)) @ jnp.asarray(worth)
-
-    return jax.grad(value)(jnp.asarray(theta))
+    return jnp.exp(log_probs(theta).sum(-1)) @ worth
 
 
 def by_steps(group, outcome, earned, ends, weight):
