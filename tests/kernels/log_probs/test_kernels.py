@@ -119,6 +119,5 @@ def test_memory_is_bounded_by_the_width_or_the_chunk():
     assert bare + (1 << 19) < temporary_bytes(kept) < bare + (1 << 20) + whole / 10
 
 
-@pytest.mark.parametrize(("vocab_size", "name"), [(64, "reference"), (151_936, "chunked")])
-def test_auto_goes_by_the_vocabulary(vocab_size, name):
-    assert choose("auto", vocab_size) == name
+def test_auto_goes_by_the_vocabulary():
+    assert [choose("auto", size) for size in (64, 151_936)] == ["reference", "chunked"]
