@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from ogrpo.data.tokenizer import train_bpe, word_level
-from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.judge import ExactMatch
@@ -17,6 +16,7 @@ from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.text import same_text
 from ogrpo.tasks.rows import read_rows
 from ogrpo.tasks.task import Task
+from tests.report.make import make_run
 
 HERE = Path(__file__).parent / "big_list_of_naughty_strings"
 STRINGS = json.loads((HERE / "blns.json").read_text(encoding="utf-8"))
@@ -114,11 +114,6 @@ class Elements(HTMLParser):
         self.texts.append(data)
 
 
-INTERVALS = {f"pass@1/{kind}/{end}": 0.5 for kind in ("sampled", "greedy") for end in ("low", "high")}  # fmt: skip
-RECORD = {"pass@1/sampled": 0.5, "pass@1/greedy": 0.5, "pass@1/temperature": 1.0, **INTERVALS}
-RECORD |= {"flops/update": 1.0, "flops/rollout": 1.0}
-
-
 def page_of(folder, strings):
     """The report of a run in which every text is one of the strings."""
     text = iter(strings)
@@ -127,14 +122,10 @@ def page_of(folder, strings):
         "evaluation": {"split": next(text)}, "algorithm": next(text), "options": list(strings),
     }  # fmt: skip
     samples = [Sample(s, s, Answer(s, True), Answer(s, False)) for s in strings]
-    run = RunDir.create(folder)
+    run = make_run(folder, step=20)
     run.write_config(config)
-    with run.metrics_writer() as metrics:
-        for step in (1, 2):
-            metrics.write({"step": step, "completions": 8 * step, "updates": step, **RECORD})
-    write_report(
-        run, config, PageData(strings[-1], strings[-2], samples, [(s, s) for s in strings])
-    )
+    data = PageData(strings[-1], strings[-2], samples, [(s, s) for s in strings])
+    write_report(run, config, data)
     return run.report.read_text()
 
 
