@@ -1,7 +1,5 @@
-"""One batch, small and asymmetric, and the knobs that make each objective's edges bind in it."""
+"""One batch, small and asymmetric, and what several tests compute of one."""
 
-import functools
-import inspect
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -9,22 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ogrpo.core.objectives import OBJECTIVES, TokenBatch
-from tests.core import reference
+from ogrpo.core.objectives import TokenBatch
 
 SHAPE = (2, 4, 5)  # N, G, T
-
-KNOBS: dict[str, dict[str, float]] = {
-    name: {
-        p.name: p.default
-        for p in inspect.signature(fn).parameters.values()
-        if p.default is not p.empty
-    }
-    for name, fn in vars(reference).items()
-    if inspect.isfunction(fn) and not name.startswith("_")
-}
-"""Objective -> the defaults of its formula in `reference`, at which its edges bind in this batch."""
-NAMES = sorted(KNOBS)
 
 
 def arrays(seed: int = 0, spread: float = 0.4) -> SimpleNamespace:
@@ -82,15 +67,3 @@ def slopes(loss, at, where=True):
         move[i] = 1e-6
         gradient[i] = (loss(at + move) - loss(at - move)) / 2e-6
     return gradient
-
-
-@functools.cache
-def value_and_grad(name: str):
-    """Jitted `(log_probs, batch, knobs, cotangent) -> (values, gradient)`, compiled once."""
-
-    @jax.jit
-    def run(log_probs, batch, knobs, cotangent):
-        values, back = jax.vjp(lambda x: OBJECTIVES[name](x, batch, **knobs), log_probs)
-        return values, back(cotangent)[0]
-
-    return run

@@ -11,30 +11,24 @@ from ogrpo.core.algorithms import REDUCTIONS
 VALUES = jnp.arange(1.0, 13.0).reshape(2, 2, 3)
 MASK = jnp.array([[[1, 1, 1], [1, 1, 0]], [[1, 0, 0], [0, 0, 0]]], bool)
 CALLS = {name: {"length": 4.0} if name == "fixed_length" else {} for name in REDUCTIONS}
-
-FUNCTIONS = {
-    "token": (aggregate.token_total, aggregate.token_mean),
-    "sequence": (aggregate.sequence_total, aggregate.sequence_mean),
-    "sequence_sum": (aggregate.sequence_sum_total, aggregate.sequence_sum_mean),
-    "fixed_length": (aggregate.fixed_length_total, aggregate.fixed_length_mean),
-    "group": (aggregate.group_total, aggregate.group_mean),
-}
-EXPECTED = {
-    "token": ((1 + 2 + 3 + 4 + 5 + 7), 6),
-    "sequence": (2 + 4.5 + 7, 3),
-    "sequence_sum": (22, 3),
-    "fixed_length": (22 / 4, 3),
-    "group": (15 / 5 + 7, 2),
+# Each reduction by its total and its mean, and what it sums and counts.
+CASES = {
+    "token": (aggregate.token_total, aggregate.token_mean, (1 + 2 + 3 + 4 + 5 + 7, 6)),
+    "sequence": (aggregate.sequence_total, aggregate.sequence_mean, (2 + 4.5 + 7, 3)),
+    "sequence_sum": (aggregate.sequence_sum_total, aggregate.sequence_sum_mean, (22, 3)),
+    "fixed_length": (aggregate.fixed_length_total, aggregate.fixed_length_mean, (22 / 4, 3)),
+    "group": (aggregate.group_total, aggregate.group_mean, (15 / 5 + 7, 2)),
 }
 
 
 @pytest.mark.parametrize("name", sorted(REDUCTIONS))
 def test_totals_by_hand(name):
-    assert FUNCTIONS[name][0] is REDUCTIONS[name]
-    total = REDUCTIONS[name](VALUES, MASK, **CALLS[name])
-    np.testing.assert_allclose(total, EXPECTED[name])
-    assert float(mean(total)) == pytest.approx(EXPECTED[name][0] / EXPECTED[name][1])
-    assert FUNCTIONS[name][1](VALUES, MASK, **CALLS[name]) == mean(total)
+    total_fn, mean_fn, expected = CASES[name]
+    assert total_fn is REDUCTIONS[name]
+    total = total_fn(VALUES, MASK, **CALLS[name])
+    np.testing.assert_allclose(total, expected)
+    assert float(mean(total)) == pytest.approx(expected[0] / expected[1])
+    assert mean_fn(VALUES, MASK, **CALLS[name]) == mean(total)
 
 
 @pytest.mark.parametrize("name", sorted(REDUCTIONS))
@@ -49,7 +43,7 @@ def test_dropped_tokens_can_stay_in_the_denominator(name):
     kept = MASK.at[0, 0, 2].set(False).at[1, 0, 0].set(False)
     out = REDUCTIONS[name](VALUES, kept, **CALLS[name])
     original = REDUCTIONS[name](VALUES, kept, counted=MASK, **CALLS[name])
-    assert original.count == EXPECTED[name][1]
+    assert original.count == CASES[name][-1][1]
     assert out.count < original.count
     if name == "token":
         np.testing.assert_allclose([out.total, original.total], 12)

@@ -1,7 +1,7 @@
 """Properties of every named objective."""
 
 import inspect
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -12,34 +12,45 @@ from ogrpo.core import objectives
 from ogrpo.core.aggregate import mean, token_total
 from ogrpo.core.objectives import OBJECTIVES
 from tests.core import reference
-from tests.core.cases import (
-    KNOBS,
-    NAMES,
-    SHAPE,
-    arrays,
-    batch_of,
-    poisoned,
-    problem,
-    slopes,
-    value_and_grad,
-)
+from tests.core.cases import SHAPE, arrays, batch_of, poisoned, problem, slopes
 
 pytestmark = pytest.mark.slow
 
-every_objective = pytest.mark.parametrize("name", NAMES)
+KNOBS: dict[str, dict[str, float]] = {
+    name: {
+        p.name: p.default
+        for p in inspect.signature(fn).parameters.values()
+        if p.default is not p.empty
+    }
+    for name, fn in vars(reference).items()
+    if inspect.isfunction(fn) and not name.startswith("_")
+}
+"""Objective -> the defaults of its formula in `reference`, at which its edges bind in `arrays()`."""
+every_objective = pytest.mark.parametrize("name", KNOBS)
 SQUARED = {"opmd_kimi", "opmd_kimi_sequence", "oapl", "prime_rl", "distill"}
 WEIGHTS = np.random.default_rng(7).uniform(0.5, 1.5, SHAPE)
 
 
-def run(name, a, dtype=jnp.float32, knobs=None):
+@cache
+def compiled(name):
+    """Jitted `(log_probs, batch, knobs) -> (values, gradient of their sum by WEIGHTS)`."""
+
+    @jax.jit
+    def compute(log_probs, batch, knobs):
+        values, back = jax.vjp(lambda x: OBJECTIVES[name](x, batch, **knobs), log_probs)
+        return values, back(jnp.asarray(WEIGHTS, float))[0]
+
+    return compute
+
+
+def run(name, a):
     """Values and gradient of one objective on the arrays `a`."""
-    knobs = {k: jnp.asarray(v, float) for k, v in (knobs or KNOBS[name]).items()}
-    log_probs, weights = jnp.asarray(a.lp, dtype), jnp.asarray(WEIGHTS, jnp.float32)
-    return value_and_grad(name)(log_probs, batch_of(a, dtype), knobs, weights)
+    knobs = {k: jnp.asarray(v, float) for k, v in KNOBS[name].items()}
+    return compiled(name)(jnp.asarray(a.lp, float), batch_of(a), knobs)
 
 
 def test_the_matrix_below_covers_every_objective():
-    assert set(NAMES) == set(OBJECTIVES)
+    assert set(KNOBS) == set(OBJECTIVES)
 
 
 @every_objective
@@ -130,7 +141,7 @@ def test_bfloat16_is_widened_before_it_is_subtracted(name):
     np.testing.assert_allclose(values, run(name, a)[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if "eps_low" in KNOBS[n]])
+@pytest.mark.parametrize("name", [n for n, knobs in KNOBS.items() if "eps_low" in knobs])
 def test_a_negative_width_is_refused(name):
     a = arrays()
     with pytest.raises(ValueError, match=r"eps_high must be >= 0, got -0\.1"):
