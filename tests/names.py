@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ogrpo.core.algorithms import ALGORITHMS, Algorithm, with_parts
@@ -59,7 +60,7 @@ def build(title) -> tuple[Algorithm, dict[str, float]]:
     return with_parts(ALGORITHMS[name], **parts, gate=gates), knobs
 
 
-def settings(algorithm, overrides, length=8):
+def settings(algorithm, overrides=MappingProxyType({}), length=8):
     """The knobs, `length` supplied where the run would say it."""
     open_ones = [name for name, knob in algorithm.knobs.items() if knob.default is None]
     return algorithm.settings({**dict.fromkeys(open_ones, float(length)), **overrides})

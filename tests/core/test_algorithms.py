@@ -16,12 +16,9 @@ from ogrpo.core.algorithms import (
     CENTERS,
     KEY,
     KLS,
-    LENGTHS,
     PROXIMAL,
     REDUCTIONS,
     REFERENCE,
-    STEPS,
-    VALUES,
     WEIGHTS,
     Algorithm,
     Knob,
@@ -33,15 +30,11 @@ from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.divergences import k3
 from ogrpo.core.returns import Along
 from tests.core.cases import arrays, batch_of, of_each_prompt, problem
+from tests.names import settings
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
 REWARDS = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
 KEYS = jax.random.key(3)
-
-
-def settings(algorithm, **overrides):
-    length = {"length": 5.0} if "length" in algorithm.knobs else {}
-    return algorithm.settings({**length, **overrides})
 
 
 def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
@@ -69,7 +62,7 @@ BLIND = (objectives.reinforce, objectives.opmd_min)
 
 def loss_reads(algorithm, log_probs, batch):
     """The policies whose log-probs move the loss."""
-    knobs = settings(algorithm, **EDGES.get(algorithm.name, {}))
+    knobs = settings(algorithm, EDGES.get(algorithm.name, {}))
     rng = np.random.default_rng(2)
     still = algorithm.token_loss(log_probs, batch, knobs)
     moved = {}
@@ -84,15 +77,22 @@ def loss_reads(algorithm, log_probs, batch):
 @every
 def test_it_reads_what_it_declares_and_nothing_else(name, inputs):
     algorithm = ALGORITHMS[name]
-    declared = algorithm.reads - {KEY, STEPS, VALUES, LENGTHS}
+    declared = algorithm.reads & {*READS}
     sampler = {BEHAVIOR} if algorithm.loss in BLIND else set()
     assert loss_reads(algorithm, *inputs) == declared - sampler
     assert algorithm.inputs({"beta": 0.0}) == algorithm.reads
     assert REFERENCE in algorithm.inputs({"beta": 0.1})
 
 
+def keywords(part):
+    """The numbers that a part takes by keyword, less those that are bound."""
+    parameters = inspect.signature(part).parameters.values()
+    names = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return names - {"beta", "counted", "center_fn", *getattr(part, "keywords", {})}
+
+
 @every
-def test_each_knob_has_a_part_that_takes_it_and_a_source(name):
+def test_each_knob_has_a_source_and_is_of_the_parts_that_take_it(name):
     algorithm = ALGORITHMS[name]
     assert algorithm.name == name
     assert algorithm.summary
@@ -100,6 +100,9 @@ def test_each_knob_has_a_part_that_takes_it_and_a_source(name):
     assert "beta" in algorithm.knobs
     assert all(knob.source for knob in algorithm.knobs.values())
     assert set(settings(algorithm)) == set(algorithm.knobs)
+    for part in ("loss", "advantage", "reduction", "critic"):
+        taken = {n for n, knob in algorithm.knobs.items() if part in knob.parts and n != "beta"}
+        assert taken == (keywords(of) if (of := getattr(algorithm, part)) else set())
 
 
 @pytest.mark.slow
@@ -130,7 +133,7 @@ EDGES = {
 
 def seen_by(algorithm, log_probs, batch):
     """Returns the inputs on which the losses of the first completion depend, by changing each."""
-    knobs = settings(algorithm, **EDGES.get(algorithm.name, {}))
+    knobs = settings(algorithm, EDGES.get(algorithm.name, {}))
     scale = 4 if algorithm.name in ("kl_cov", "clip_cov") else 1
 
     def first(change):
@@ -167,7 +170,7 @@ def test_a_weight_looks_no_further_than_it_declares(name, inputs):
 def test_silent_methods_cost_nothing_where_nothing_was_earned(name, inputs):
     algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
     batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
-    losses = algorithm.token_loss(log_probs, batch, settings(algorithm, beta=0.0))
+    losses = algorithm.token_loss(log_probs, batch, settings(algorithm, {"beta": 0.0}))
     assert algorithm.silent == (not np.any(losses))
 
 
@@ -175,12 +178,8 @@ def test_silent_methods_cost_nothing_where_nothing_was_earned(name, inputs):
 def test_no_two_methods_are_the_same():
     """Rewards of both signs: with 0 and 1 TOPR imitates successes, as RAFT does."""
     mixed = jnp.array([[1.0, -1.0, -1.0, 0.5], [-1.0, -1.0, 1.0, -1.0]])
-    rng = np.random.default_rng(0)
-    behavior = -rng.uniform(0.05, 3.0, (2, 4, 64))
-    near = [np.minimum(behavior + rng.normal(0, 0.5, behavior.shape), -0.01) for _ in range(3)]
-    log_probs, *others = (jnp.asarray(x, float) for x in (near[0], behavior, *near[1:]))
-    mask = jnp.asarray(np.arange(64) < rng.integers(20, 65, (2, 4, 1)))
-    batch = objectives.TokenBatch(jnp.zeros_like(log_probs), mask, *others)
+    a = arrays(spread=1.0)
+    log_probs, batch = jnp.asarray(a.lp, float), batch_of(a)
     seen = {
         name: np.asarray(
             jax.grad(lambda x, a=a: loss_of(a, settings(a), x, batch, mixed))(log_probs)
@@ -261,7 +260,7 @@ def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, inputs):
 def test_the_kl_term_is_exchanged_alone(kl, inputs):
     log_probs, batch = inputs
     algorithm = with_parts(ALGORITHMS["grpo"], kl=kl)
-    knobs = settings(algorithm, beta=0.5)
+    knobs = settings(algorithm, {"beta": 0.5})
     ours = algorithm.kl_loss(log_probs, batch, knobs)
     delta = np.where(batch.mask, batch.ref_log_probs - log_probs, 0)
     plain = {"k1": -delta, "k2": delta**2 / 2, "k3": np.expm1(delta) - delta}[kl[-2:]]
@@ -281,6 +280,8 @@ def test_the_importance_corrected_kl_has_its_gradient_through_the_ratio(inputs):
 
 REFUSED = [
     (lambda: with_parts(ALGORITHMS["grpo"], advantage="best"), "no advantage 'best'"),
+    (lambda: with_parts(ALGORITHMS["grpo"], gate=("best",)), "there is no gate 'best'"),
+    (lambda: with_parts(ALGORITHMS["grpo"], gate=("token", "token")), "name each once"),
     (lambda: with_parts(ALGORITHMS["grpo"], center="unit"), "grpo has no centre"),
     (lambda: with_parts(ALGORITHMS["decoupled"], weight="plain"), "correct it twice"),
     (lambda: ALGORITHMS["reinforce"].settings({"eps_low": 0.1}), "reinforce has no eps_low"),
@@ -318,31 +319,16 @@ def call(name, *, shape=(2, 4), known=False, **knobs):
 @every
 def test_a_call_without_knobs_is_the_published_method(name, inputs):
     algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
-    known, length = along(batch), {"length": 5.0} if "length" in ALGORITHMS[name].knobs else {}
-    bare = algorithm(log_probs, batch, REWARDS, length, KEYS, known, values=known.values)
-    assert np.isfinite(mean(bare))
-    assert mean(bare) == loss_of(algorithm, settings(algorithm), log_probs, batch)
+    length = {"length": 8.0} if "length" in algorithm.knobs else {}
+    bare = loss_of(algorithm, length, log_probs, batch)
+    assert np.isfinite(bare)
+    assert bare == loss_of(algorithm, settings(algorithm), log_probs, batch)
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED)
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def keywords(part):
-    """The numbers that a part takes by keyword, less those that are bound."""
-    parameters = inspect.signature(part).parameters.values()
-    names = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-    return names - {"beta", "counted", "center_fn", *getattr(part, "keywords", {})}
-
-
-@every
-def test_the_catalogue_names_the_knobs_of_each_part(name):
-    algorithm = ALGORITHMS[name]
-    for part in ("loss", "advantage", "reduction", "critic"):
-        taken = {n for n, knob in algorithm.knobs.items() if part in knob.parts and n != "beta"}
-        assert taken == (keywords(of) if (of := getattr(algorithm, part)) else set())
 
 
 @pytest.mark.parametrize("tables", [(ADVANTAGES, ADVANTAGE_KNOBS), (REDUCTIONS, REDUCTION_KNOBS)])

@@ -2,12 +2,10 @@
 
 import pytest
 
-from ogrpo.core.algorithms import ADVANTAGES, ALGORITHMS, REDUCTIONS
 from tests import names
 
 ROWS = names.rows()
-METHODS = [row for row in ROWS if row.ours.split(",")[0] in ALGORITHMS]
-PARTS = [row for row in ROWS if row.ours and row not in METHODS]
+METHODS = [row for row in ROWS if row.ours and row.ours.split(" ")[0] not in names.PARTS]
 
 
 def test_the_page_is_read_whole():
@@ -26,9 +24,3 @@ def test_the_page_is_read_whole():
 def test_a_title_is_that_of_the_method_it_names(row):
     algorithm, overrides = names.build(row.ours)
     assert algorithm.title(names.settings(algorithm, overrides)) == row.ours
-
-
-@pytest.mark.parametrize("row", PARTS, ids=lambda row: f"{row.project} {row.theirs}")
-def test_a_part_exists(row):
-    word, value = row.ours.split(" ")
-    assert value in {"advantage": ADVANTAGES, "reduction": REDUCTIONS}[word]

@@ -8,13 +8,7 @@ import pytest
 from ogrpo.core import advantages
 from ogrpo.core.algorithms import ALGORITHMS, BEHAVIOR, STEPS, Algorithm, with_parts
 from ogrpo.core.objectives import dpo
-from ogrpo.core.returns import (
-    Along,
-    gae,
-    process_standardized,
-    squared_error,
-    step_returns,
-)
+from ogrpo.core.returns import Along, gae, process_standardized, squared_error, step_returns
 from ogrpo.core.traces import generalized_advantages, vtrace
 
 RNG = np.random.default_rng(5)
