@@ -79,11 +79,14 @@ OF_SETS = {
 
 @pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING | OF_SETS))
 def test_a_completion_that_was_not_judged_is_left_out(name):
-    """Its siblings earn what they would if it had not been drawn."""
+    """Its siblings earn what they would if it had not been drawn; a whole group earns nothing."""
     fn = (TAKES_A_GROUP | NEEDS_NO_SIBLING | OF_SETS)[name]
     rewards = jnp.array([[1.0, 0.25, 3.0], [2.0, 2.0, 2.0], [0.5, 1.5, 1.0]])
     if name == "pass_at_k":  # of successes and failures
         rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    without_a_group = fn(rewards.at[1].set(jnp.nan))
+    np.testing.assert_array_equal(without_a_group[1], 0)
+    assert np.isfinite(without_a_group).all()
     beside = jnp.concatenate([rewards[:, :1], jnp.full((3, 1), jnp.nan), rewards[:, 1:]], axis=1)
     earned = fn(beside)
     np.testing.assert_array_equal(earned[:, 1], 0)
@@ -97,13 +100,6 @@ def test_what_was_not_judged_is_told_apart_from_0():
     values, present = advantages.judged(jnp.array([0.0, jnp.nan, 2.0]))
     np.testing.assert_array_equal(values, [0, 0, 2])
     np.testing.assert_array_equal(present, [True, False, True])
-
-
-@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
-def test_a_group_that_was_not_judged_earns_nothing(name):
-    earned = (TAKES_A_GROUP | NEEDS_NO_SIBLING)[name](R.at[1].set(jnp.nan))
-    np.testing.assert_array_equal(earned[1], 0)
-    assert np.isfinite(earned).all()
 
 
 # Of sets of completions, and of their lengths.
