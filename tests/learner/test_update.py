@@ -8,16 +8,12 @@ import pytest
 
 from ogrpo.core.trust_region import adaptive_clip
 from ogrpo.learner.metrics import head_norm
-from ogrpo.learner.sharding import init_placed, make_layout, make_mesh, shard_update
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import gradient, make_update, weigh
-from ogrpo.policy.params import Axes, Axis
 from tests.learner.toy import (
-    ADAM,
     KNOBS,
     REGION,
     TOTALS,
-    V,
     make_batch,
     make_params,
     make_recipe,
@@ -122,16 +118,6 @@ def test_adam_is_optax_adamw():
         direction, _ = peer.update(grads, peer.init(params), params)
     expected = optax.apply_updates(params, direction)
     np.testing.assert_allclose(state.params["table"], expected["table"], atol=1e-7)
-
-
-def test_a_mesh_of_one_device_takes_the_same_update():
-    axes = {"table": Axes((Axis("vocab", V), Axis("embed", V)))}
-    to = make_layout(axes, make_params(), ADAM, make_mesh(data=1, fsdp=1, tensor=1))
-    update = shard_update(ADAM, make_recipe(), to)
-    after, _ = update(init_placed(make_params(), ADAM, to), make_batch(), GIVEN)
-    alone, _ = updated(hyper=GIVEN, optimizer=ADAM)
-    jax.tree.map(np.testing.assert_array_equal, after, alone)
-    assert not jnp.array_equal(after.params["table"], make_params()["table"])
 
 
 def test_metrics_say_how_far_the_data_is():
