@@ -26,6 +26,8 @@ from tests.policy.tiny import make_config, make_params
 pytestmark = pytest.mark.slow
 
 CONFIG = make_config()
+policy_fn = make_policy_fn(CONFIG)
+score = jax.jit(policy_fn)
 N, G, P, T = 4, 3, 5, 6
 LEAST = P + T
 REDUCED = {**REDUCTIONS, "fixed_length": partial(aggregate.fixed_length_total, length=T)}
@@ -48,8 +50,6 @@ def updated(*, packed, microbatches=1, skip=False, tokens=None):
     """The state and the metrics after one update, with pi_k and pi_ref scored in the same way."""
     packer = Packer(microbatches, skip, 1, tokens) if packed else None
     batch = to_device(make_batch(make_groups(), packer, for_update=True).batch)
-    policy_fn = make_policy_fn(CONFIG)
-    score = jax.jit(policy_fn)
     for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
         log_probs = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
         batch = batch._replace(**{name: log_probs})
@@ -153,7 +153,8 @@ def test_any_cut_has_the_gradient_of_the_whole_in_float64(
         wide = jax.tree.map(_wide, (toy.make_params(), batch, hypers(0.1, 0.7, KNOBS)))
         recipe = make_recipe(reduction=REDUCED[reduction], together=together)
         packed, padded = (
-            _gradient(*wide, recipe._replace(packed=packed)) for packed in (True, False)
+            jax.jit(partial(_gradient, recipe._replace(packed=packed)))(*wide)
+            for packed in (True, False)
         )
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10), packed, padded)
 
@@ -162,7 +163,7 @@ def _wide(x):
     return jnp.asarray(np.asarray(x, np.float64 if x.dtype == jnp.float32 else x.dtype))
 
 
-def _gradient(params, batch, hyper, recipe):
+def _gradient(recipe, params, batch, hyper):
     batch = batch if recipe.packed else batch._replace(packing=None)
     grads, evidence = gradient(params, weigh(batch, recipe, hyper), hyper, recipe)
     assert evidence.output.log_probs.dtype == jnp.float64
