@@ -9,6 +9,7 @@ through the accelerated kernels, the device beside them through the plain ones.
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache, partial
 
 import jax
@@ -19,7 +20,6 @@ from ogrpo.batch import Batch
 from ogrpo.config.update import Kernels, Lora, Mesh
 from ogrpo.learner import sharding
 from ogrpo.learner.checkpoint import Checkpoints
-from ogrpo.learner.examine import TokenFindings, make_tokens
 from ogrpo.learner.state import TrainState, hypers
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch as make_batch_of
@@ -52,14 +52,14 @@ def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, di
 
 
 @cache
-def on_one_device(lora: Lora) -> tuple[TrainState, TrainState, dict]:
-    """The first state, the last one, and its metrics."""
-    config = main_study(lora=lora)
-    devices = make_devices(config, CONFIG, ADAM, ())
-    update = devices.make_update(make_recipe(policy_fn=devices.policy_fn))
+def on_one_device(lora: Lora) -> tuple[Callable, TrainState, TrainState, dict]:
+    """What examines tokens, the first state, the last one, and its metrics."""
+    devices = make_devices(main_study(lora=lora), CONFIG, ADAM, ())
+    recipe = make_recipe(policy_fn=devices.policy_fn)
+    update, tokens = devices.make_update(recipe), devices.make_tokens(recipe)
     first = devices.init(make_params(CONFIG))
     begun = jax.device_get(first)
-    return begun, *jax.device_get(two_updates(update, first, make_batch()))
+    return tokens, begun, *jax.device_get(two_updates(update, first, make_batch()))
 
 
 def on_mesh(
@@ -81,24 +81,19 @@ def on_mesh(
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
     broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
     state, stepped_metrics = update(state, broken, GIVEN)
-    begun, expected, reported = on_one_device(lora)
+    examine, begun, expected, reported = on_one_device(lora)
+    examined = jax.device_get(examine(begun, batch._replace(packing=None), GIVEN))
     return {
         "skipped": float(stepped_metrics["skipped"]),
         "untouched": toy.bits(repeat(state)) == toy.bits(whole),
         "state": largest(whole, expected),
         "moved": largest(expected.params, begun.params),
         "metrics": largest(metrics, reported),
-        "tokens": largest(*jax.tree.map(np.float32, (seen, tokens_on_one_device(lora, batch)))),
+        "tokens": largest(*jax.tree.map(np.float32, (seen, examined))),
         "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
         **merged_alike(state, whole, to.mesh),
         "kept": kept(state, to),
     }
-
-
-def tokens_on_one_device(lora: Lora, batch: Batch) -> TokenFindings:
-    devices = make_devices(main_study(lora=lora), CONFIG, ADAM, ())
-    tokens, begun = make_tokens(make_recipe(policy_fn=devices.policy_fn)), on_one_device(lora)[0]
-    return jax.device_get(tokens(begun, batch._replace(packing=None), GIVEN))
 
 
 def merged_alike(state: TrainState, whole: TrainState, mesh: jax.sharding.Mesh) -> dict:
