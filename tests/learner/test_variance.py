@@ -3,10 +3,10 @@
 from itertools import product
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ogrpo.batch import take
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers
 from ogrpo.learner.update import gradient, weigh
@@ -15,13 +15,9 @@ from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe, make_
 GIVEN = hypers(1.0, 1.0, KNOBS)
 
 
-def picked(batch, groups):
-    return jax.tree.map(lambda x: x[jnp.asarray(groups)], batch)
-
-
 def group_gradients(batch):
     """Each group's own part of the gradient of the loss total, [N, V * V]."""
-    parts = [picked(batch, [n]) for n in range(len(batch.rewards))]
+    parts = [take(batch, np.array([n])) for n in range(len(batch.rewards))]
     recipe = make_recipe()
     of = jax.jit(lambda p: gradient(make_params(), weigh(p, recipe, GIVEN), GIVEN, recipe)[0])
     return np.array([np.ravel(of(p)["table"]) for p in parts], np.float64)
@@ -43,7 +39,7 @@ def test_it_is_unbiased_over_all_draws_of_groups():
     count = n * batch.rewards.shape[1]
     truth = n * totals.var(axis=0).sum() / count**2
     spread = make_noise(make_recipe())
-    draws = [picked(batch, pair) for pair in product(range(3), repeat=n)]
+    draws = [take(batch, np.array(pair)) for pair in product(range(3), repeat=n)]
     estimates = [float(spread(make_state(), draw, GIVEN)["grad_variance"]) for draw in draws]
     np.testing.assert_allclose(np.mean(estimates), truth, rtol=1e-5)
 
