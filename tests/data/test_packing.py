@@ -16,15 +16,15 @@ from ogrpo.data.packing import (
 )
 
 
-def make(prompts, lengths, p, t, seed=0) -> Batch:
+def make(prompts, lengths, p, t, seed=0, vocab=99) -> Batch:
     rng = np.random.default_rng(seed)
     prompts, lengths = np.asarray(prompts), np.asarray(lengths)
     n, g = lengths.shape
     mask = np.arange(t) < lengths[..., None]
     return Batch(
-        prompt_ids=rng.integers(1, 99, (n, p)).astype(np.int32),
+        prompt_ids=rng.integers(1, vocab, (n, p)).astype(np.int32),
         prompt_mask=np.arange(p) < prompts[:, None],
-        completion_ids=rng.integers(1, 99, (n, g, t)).astype(np.int32),
+        completion_ids=rng.integers(1, vocab, (n, g, t)).astype(np.int32),
         completion_mask=mask,
         loss_mask=mask,
         behavior_log_probs=np.zeros((n, g, t), np.float32),

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ogrpo.batch import Batch, take, tokens_only
+from ogrpo.batch import Batch, take
 from ogrpo.data.cutting import cut_by_tokens, pack_cut
 from ogrpo.data.packing import Shape, arrange, pack
 from ogrpo.learner.update import in_order
 from ogrpo.policy import completion_log_probs_and_entropy
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
+from tests.data.test_packing import make
 from tests.policy.tiny import make_config, make_params
 
 pytestmark = pytest.mark.slow
@@ -24,17 +25,12 @@ padded_fn = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
 packed_fn = jax.jit(packed_log_probs_and_entropy, static_argnums=1)
 
 
-def make_groups(n, g, p, t, *, seed, vocab=11, prompts=None, lengths=None) -> Batch:
+def make_groups(n, g, p, t, *, seed, prompts=None, lengths=None) -> Batch:
     """Random tokens, noise on the padding; lengths are drawn, empty completions among them."""
     rng = np.random.default_rng(seed)
-    prompts = rng.integers(1, p + 1, n) if prompts is None else np.asarray(prompts)
-    lengths = rng.integers(0, t + 1, (n, g)) if lengths is None else np.asarray(lengths)
-    return tokens_only(
-        prompt_ids=rng.integers(0, vocab, (n, p)).astype(np.int32),
-        prompt_mask=np.arange(p) < prompts[:, None],
-        completion_ids=rng.integers(0, vocab, (n, g, t)).astype(np.int32),
-        completion_mask=np.arange(t) < lengths[..., None],
-    )
+    prompts = rng.integers(1, p + 1, n) if prompts is None else prompts
+    lengths = rng.integers(0, t + 1, (n, g)) if lengths is None else lengths
+    return make(prompts, lengths, p, t, seed, vocab=11)
 
 
 def packed(groups, *, microbatches=1, updated=None):

@@ -173,23 +173,16 @@ def test_weights_are_their_formulas(weight, expected):
 
 
 def test_weight_zero_is_never_drawn_and_said():
-    groups = [experience(n, rewards=(int(n < 3), 1)) for n in range(4)]
-    buffer = buffer_of(partial(weighted, weight=positives), groups)
-    for count in (2, 4):
-        with pytest.raises(TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"):
-            buffer.sample(count, seed=0)
-    for seed in range(20):
-        assert buffer.sample(1, seed=seed).ids.tolist() == [3]
-
-
-def test_what_was_not_judged_counts_neither_as_a_difference_nor_as_a_success():
-    rewards = ((1.0, 0.0), (1.0, np.nan), (np.nan, np.nan))
+    """What was not judged counts neither as a difference nor as a success."""
+    rewards = ((1.0, 0.0), (1.0, np.nan), (np.nan, np.nan), (1.0, 1.0))
     groups = [experience(n, rewards=one) for n, one in enumerate(rewards)]
     for weight in (partial(advantage, exponent=1.0, floor=0.0), positives):
         buffer = buffer_of(partial(weighted, weight=weight), groups)
-        with pytest.raises(TooFewGroups, match="1 can be drawn"):
-            buffer.sample(2, seed=0)
-        assert buffer.sample(1, seed=0).ids.tolist() == [0]
+        for count in (2, 4):
+            with pytest.raises(TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"):
+                buffer.sample(count, seed=0)
+        for seed in range(20):
+            assert buffer.sample(1, seed=seed).ids.tolist() == [0]
     buffer = ReplayBuffer(LAYOUT, BufferLimits(), fifo, refuse_zero_variance=True)
     buffer.insert(groups)
     assert len(buffer) == 1
