@@ -10,13 +10,8 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.models.convert import convert
 from ogrpo.models.gguf_file import GgufFile
 from ogrpo.policy import RopeScaling, load_pretrained
-from tests.models.tiny_gguf import (
-    SPECIAL,
-    TOKENS,
-    leaves,
-    small_config,
-    write_gguf,
-)
+from ogrpo.policy.pretrained import to_tensors
+from tests.models.tiny_gguf import SPECIAL, TOKENS, small_config, write_gguf
 from tests.policy.tiny import FAMILIES
 from tests.policy.tiny import make_params as new_params
 
@@ -34,7 +29,7 @@ def test_a_converted_folder_holds_the_weights(family, quantisation, error, tmp_p
     file = write_gguf(tmp_path / "m.gguf", config, params, quantisation=quantisation)
     read, weights = load_pretrained(convert(file, tmp_path / "folder"), jnp.float32)
     assert read == config
-    before, after = leaves(config, params), leaves(config, weights)
+    before, after = to_tensors(config, params), to_tensors(config, weights)
     assert before.keys() == after.keys()
     for name, weight in before.items():
         np.testing.assert_allclose(after[name], weight, rtol=0, atol=error * 2, err_msg=name)

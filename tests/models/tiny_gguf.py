@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import gguf
-import jax
 import numpy as np
 from tokenizers import pre_tokenizers
 
 from ogrpo.policy import DecoderConfig, Params
-from ogrpo.policy.pretrained import tensor_slots
+from ogrpo.policy.pretrained import to_tensors
 from tests.policy.tiny import make_config
 
 KINDS = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
@@ -50,16 +49,6 @@ def small_config(family: str, **changes) -> DecoderConfig:
         "tie_embeddings": family != "Qwen2",
     }
     return make_config(family, **{**fields, **changes})
-
-
-def leaves(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
-    """The weights by their Hugging Face names."""
-    flat = {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(params)}
-    return {
-        name: np.asarray(leaf if slot.layer is None else leaf[slot.layer])
-        for name, slot in tensor_slots(config).items()
-        for leaf in [flat["".join(f"['{part}']" for part in slot.path)]]
-    }
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -108,7 +97,7 @@ def write_gguf(
         add = writer.add_string if isinstance(value, str) else writer.add_uint32
         add(name.replace("KIND", kind), value)
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-    for name, weight in {**leaves(config, params), **(extra or {})}.items():
+    for name, weight in {**to_tensors(config, params), **(extra or {})}.items():
         *prefix, module, of = name.split(".")
         if kind == "llama" and module in heads:
             weight = interleaved(weight, heads[module])
