@@ -87,7 +87,10 @@ def test_of_two_hundred_null_runs_read_after_every_round_no_more_are_certified_t
 
 
 def test_draws_are_settled_where_they_certify_or_have_little_hope():
-    """Read as the loop does, without double precision around it."""
+    """Read as the loop does, without double precision around it.
+
+    1,920 draws might certify what 400 say, and 960 would only by luck: so many pairs there are.
+    """
     terms = Certification(delta=0.05, completions=1920)
     noise = np.tile([-0.3, 0.3], 192)
     with jax.enable_x64(False):
@@ -95,6 +98,10 @@ def test_draws_are_settled_where_they_certify_or_have_little_hope():
         assert not is_settled(noise + 0.03, terms)
         assert is_settled(noise - 0.03, terms)
     assert not is_settled(np.empty(0), terms)
+    fewer = np.tile([-0.3, 0.3], 200) + 0.012
+    assert not is_settled(fewer, terms)
+    assert is_settled(fewer, replace(terms, completions=960))
+    assert is_settled(fewer, replace(terms, pairs=True))
 
 
 def test_a_pair_that_was_not_judged_speaks_against_the_new_weights():
@@ -103,12 +110,3 @@ def test_a_pair_that_was_not_judged_speaks_against_the_new_weights():
     assert pair_gains(new, old).tolist() == [1, -1, -0.5, 0, -1]
     with pytest.raises(ValueError, match="a certificate is for rewards within"):
         pair_gains(new, old + 2)
-
-
-def test_draws_in_pairs_are_settled_by_half_as_many_values():
-    """1,920 draws might certify what 400 say, and 960 would only by luck: so many pairs there are."""
-    noise = np.tile([-0.3, 0.3], 200) + 0.012
-    once = Certification(delta=0.05, completions=1920)
-    assert not is_settled(noise, once)
-    assert is_settled(noise, replace(once, completions=960))
-    assert is_settled(noise, replace(once, pairs=True))

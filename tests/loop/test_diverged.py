@@ -1,6 +1,5 @@
 """A run whose updates cease to be finite stops, keeps its weights, and leaves what explains it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.diagnose import restored
 from ogrpo.setup.presets import main_study
+from ogrpo.system.files import parse_json, read_json
 from tests.run.small_run import CONFIG, go
 
 DIVERGING = replace(
@@ -32,27 +32,21 @@ DIVERGING = replace(
 )
 
 
-def strict(text):
-    def refuse(name):
-        raise ValueError(name)
-
-    return json.loads(text, parse_constant=refuse)
-
-
 @pytest.fixture(scope="module")
 def diverged(tmp_path_factory) -> tuple[Path, str, dict]:
     """A run with an absurd learning rate: its first update is its last; what it said and dumped."""
     folder = tmp_path_factory.mktemp("diverged") / "run"
     with pytest.raises(DivergedError) as caught:
         go(folder, DIVERGING)
-    dump = strict((folder / "diverged" / "4" / "dump.json").read_text())
+    dump = read_json(folder / "diverged" / "4" / "dump.json")
     return folder, str(caught.value), dump
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on(diverged):
     folder, said, _ = diverged
-    records = [strict(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [parse_json(line, "a record") for line in lines]
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["update/skipped"] for record in records] == [0, 0, 1, 2, 3]
     assert [record["updates"] for record in records] == [0, 1, 1, 1, 1]

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
+from ogrpo.config.train import Evaluation
 from ogrpo.data.batching import PromptStream
 from ogrpo.loop import resume, start, train
 from ogrpo.rollout.collection import CollectionError, CollectionLimits
@@ -60,7 +61,10 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def run():
-    return Run(schedule=schedule(steps=STEPS, evaluate_every=STEPS))
+    return Run(
+        schedule=schedule(steps=STEPS, sync_interval=2, evaluate_every=STEPS),
+        evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
+    )
 
 
 def doomed(run, folder, limits, doom):
