@@ -6,7 +6,7 @@ import pytest
 from ogrpo.policy import completion_log_probs, decoder, init_params
 from ogrpo.policy.decoder import keep_nothing, param_shapes, unstack
 from ogrpo.policy.log_probs import run_prompt
-from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
+from tests.policy.tiny import FAMILIES, make_config, ragged_batch
 
 KEY = jax.random.key(0)
 
@@ -35,20 +35,6 @@ def test_24_layers_compile_as_one():
         return len(traced.as_text().splitlines())
 
     assert program_size(24) == program_size(2)
-
-
-def test_unstacked_layers_compute_the_same():
-    config = make_config(num_layers=3)
-    params = make_params(config)
-    ids = jnp.arange(10, dtype=jnp.int32).reshape(2, 5)
-    apart = unstack(params)
-    assert len(apart["layers"]) == 3
-    hidden, (keys, values) = run_prompt(params, config, ids, jnp.ones(ids.shape, bool))
-    apart_hidden, pairs = run_prompt(apart, config, ids, jnp.ones(ids.shape, bool))
-    np.testing.assert_allclose(apart_hidden, hidden, rtol=1e-5, atol=1e-5)
-    for layer, (own_keys, own_values) in enumerate(pairs):
-        np.testing.assert_allclose(own_keys, keys[layer], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(own_values, values[layer], rtol=1e-5, atol=1e-5)
 
 
 def test_unstacked_layers_share_their_stack_and_outlive_it():

@@ -12,9 +12,8 @@ from ogrpo.policy import (
 )
 from ogrpo.policy.attention import attend
 from ogrpo.policy.head import token_log_probs
-from tests.policy.tiny import FAMILIES, flat_rows, make_case, ragged_batch
+from tests.policy.tiny import FAMILIES, make_case, ragged_batch
 
-ONE_FAMILY = [FAMILIES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES[1:])]
 grouped = jax.jit(completion_log_probs, static_argnums=1)
 jit_both = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
 jit_flat = jax.jit(flat_log_probs, static_argnums=1)
@@ -22,14 +21,36 @@ jit_flat = jax.jit(flat_log_probs, static_argnums=1)
 
 def flat(params, config, batch, temperature):
     """The same log-probs by the flat path: each completion behind its own copy of the prompt."""
-    ids, mask, rows, columns = flat_rows(batch)
-    log_probs = jit_flat(params, config, ids, mask, temperature)
-    return log_probs[rows, columns].reshape(batch.completion_ids.shape)
+    n, g, t = batch.completion_ids.shape
+
+    def rows(prompts, completions):
+        copies = np.repeat(np.asarray(prompts)[:, None], g, axis=1)
+        return np.concatenate([copies, completions], axis=-1).reshape(n * g, -1)
+
+    ids, mask = (
+        rows(batch.prompt_ids, batch.completion_ids),
+        rows(batch.prompt_mask, batch.completion_mask),
+    )
+    order = np.argsort(~mask, axis=-1, kind="stable")  # nothing stands between the two
+    ids, mask = (jnp.asarray(np.take_along_axis(x, order, axis=-1)) for x in (ids, mask))
+    log_probs = jit_flat(params, config, ids, mask, temperature).reshape(n, g, -1)
+    lengths = np.asarray(batch.prompt_mask).sum(axis=-1)
+    columns = np.broadcast_to(lengths[:, None, None] - 1 + np.arange(t), (n, g, t))
+    return jnp.take_along_axis(log_probs, columns, axis=-1)
 
 
-@pytest.mark.parametrize("family", ONE_FAMILY)
-def test_grouped_is_flat_in_values_and_gradients(family):
-    config, params, batch = make_case(family)
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        (FAMILIES[0], {}),
+        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in FAMILIES[1:]),
+        # Their first tokens are asked for once a prompt.
+        pytest.param(FAMILIES[0], {"g": 34, "t": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_grouped_is_flat_in_values_and_gradients(family, sizes):
+    config, params, _ = make_case(family)
+    batch = ragged_batch(config, **sizes)
     weights = jax.random.normal(jax.random.key(5), batch.completion_ids.shape)
 
     def weighted(log_probs_fn, params):
@@ -91,41 +112,6 @@ def test_accelerated_parts_are_passed_in(qwen2):
     assert ((3, 4, 4, 4, 4), [(3, 5, 2, 4), (3, 4, 4, 2, 4)]) in shapes
     assert ((3, 1, 5, 4, 4), [(3, 5, 2, 4)]) in shapes
     assert shapes[-1] == ((48, 16), (48, 1))
-
-
-@pytest.mark.slow
-def test_prompts_of_many_completions_are_asked_once(qwen2):
-    config, params, _ = qwen2
-    batch = ragged_batch(config, g=34, t=2)
-    weights = jax.random.normal(jax.random.key(5), batch.completion_ids.shape)
-    shapes = []
-
-    def log_probs_fn(hidden, embedding, token_ids, temperature):
-        shapes.append((hidden.shape, token_ids.shape))
-        return token_log_probs(hidden, embedding, token_ids, temperature)
-
-    def total(function, params):
-        return jnp.sum(weights * function(params, config, batch, 0.7))
-
-    ours = partial(completion_log_probs, log_probs_fn=log_probs_fn)
-    actual, expected = (
-        jax.jit(jax.value_and_grad(partial(total, fn)))(params) for fn in (ours, flat)
-    )
-    assert shapes == [((3, 16), (3, 34)), ((102, 16), (102, 1))]
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5), actual, expected)
-
-
-def test_temperature_is_traced(qwen2):
-    config, params, batch = qwen2
-    traces = []
-
-    @jax.jit
-    def log_probs(temperature):
-        traces.append(temperature)
-        return completion_log_probs(params, config, batch, temperature)
-
-    assert np.any(log_probs(0.5) != log_probs(1.5))
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize(

@@ -65,25 +65,10 @@ def test_adapted_and_merged_policies_agree(family, choice, rank, alpha):
     )
     np.testing.assert_allclose(adapted, merged, atol=2e-5)
     assert np.max(np.abs(adapted - plain)) > 1e-3
-
-
-def test_a_merged_matrix_is_that_of_numpy():
-    config = make_config()
-    whole = join(*adapters(make_params(config), rank=2, alpha=5.0, targets=("k_proj",)))
-    adapters_of_one = jax.tree.map(
-        partial(np.asarray, dtype=np.float64), whole["layers"]["self_attn"]["k_proj"]
-    )
-    merged = lora.merge(whole)
-    for layer in range(config.num_layers):
-        change = 2.5 * adapters_of_one["lora"]["b"][layer] @ adapters_of_one["lora"]["a"][layer]
-        np.testing.assert_allclose(
-            merged["layers"]["self_attn"]["k_proj"]["weight"][layer],
-            adapters_of_one["weight"][layer] + change,
-            rtol=1e-6, atol=1e-6,
-        )  # fmt: skip
-    assert jax.tree.structure(merged) == jax.tree.structure(param_shapes(config))
-    untouched = merged["layers"]["self_attn"]["q_proj"]["weight"]
-    assert untouched is whole["layers"]["self_attn"]["q_proj"]["weight"]
+    before, after = by_name(params), by_name(lora.merge(whole))
+    assert before.keys() == after.keys()
+    same = {name for name, leaf in after.items() if leaf is before[name]}
+    assert len(before) - len(same) == len(options["targets"])
 
 
 def test_packed_rows_and_the_sampler_take_adapters():

@@ -124,10 +124,6 @@ def with_config(**changes):
     return lambda folder: edit_config(folder, **changes)
 
 
-def with_text(text):
-    return lambda folder: (folder / "config.json").write_text(text)
-
-
 @pytest.mark.parametrize(
     ("harm", "message"),
     {
@@ -162,11 +158,9 @@ def with_text(text):
             lambda folder: (folder / "config.json").unlink(),
             r"config\.json is missing; a Hugging Face",
         ),
-        "not JSON": (with_text("{"), r"config\.json .*not JSON"),
-        "deep": (with_text('{"a":' * 10_000), r"config\.json .*nested deeper"),
-        "twice": (
-            with_text('{"vocab_size": 1, "vocab_size": 2}'),
-            r"config\.json .*'vocab_size' twice",
+        "not JSON": (
+            lambda folder: (folder / "config.json").write_text("{"),
+            r"config\.json .*not JSON",
         ),
     }.values(),
 )
@@ -174,22 +168,6 @@ def test_a_broken_folder_is_refused_by_name(folder, harm, message):
     harm(folder)
     with pytest.raises(ValueError, match=message):
         load_pretrained(folder, jnp.float32)
-
-
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (
-            lambda folder: (folder / "model-00002-of-00004.safetensors").unlink(),
-            r"model-00002-of-00004\.safetensors",
-        ),
-        (lambda folder: (folder / INDEX).write_text("{}"), r"index\.json has no 'weight_map'"),
-    ],
-)
-def test_broken_shards_are_refused_by_name(sharded, harm, message):
-    harm(sharded)
-    with pytest.raises(ValueError, match=message):
-        load_pretrained(sharded, jnp.float32)
 
 
 def test_a_config_that_promises_more_than_the_files_hold_costs_no_memory(folder, tmp_path):
@@ -262,6 +240,12 @@ def test_shards_hold_what_the_index_says_and_nothing_else(sharded):
     edit_index(sharded, **{"model.norm.weight": holder})
     edit_tensors(sharded, lambda tensors: tensors.update({"model.extra": np.zeros(1)}), other)
     with pytest.raises(ValueError, match=rf"{other} has model\.extra, which model"):
+        load_pretrained(sharded, jnp.float32)
+    (sharded / other).unlink()
+    with pytest.raises(ValueError, match=rf"{other} does not exist"):
+        load_pretrained(sharded, jnp.float32)
+    (sharded / INDEX).write_text("{}")
+    with pytest.raises(ValueError, match=r"index\.json has no 'weight_map'"):
         load_pretrained(sharded, jnp.float32)
 
 

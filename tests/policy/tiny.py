@@ -79,24 +79,3 @@ def run_sampler(config, params, batch, seed=0, **changes) -> Sampled:
     """Completions of the batch's prompts, with settings other than `SAMPLING`'s."""
     prompts = batch.prompt_ids, batch.prompt_mask
     return sample(params, config, *prompts, jax.random.key(seed), **{**SAMPLING, **changes})
-
-
-def flat_rows(batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Each completion behind its own copy of the prompt, with nothing between the two.
-
-    Returns token ids and mask [N*G, P+T], and the places (row, column), each [N*G*T], at which
-    `flat_log_probs` has the log-prob of each completion token (any valid column for padding).
-    """
-    n, g, t = batch.completion_ids.shape
-    p = batch.prompt_ids.shape[1]
-    ids, columns = np.zeros((n * g, p + t), np.int32), np.zeros((n * g, t), np.int32)
-    mask = np.zeros((n * g, p + t), bool)
-    for row, (i, j) in enumerate(np.ndindex(n, g)):
-        prompt = np.asarray(batch.prompt_ids)[i][np.asarray(batch.prompt_mask)[i]]
-        completion = np.asarray(batch.completion_ids)[i, j]
-        length = len(prompt) + np.asarray(batch.completion_mask)[i, j].sum()
-        ids[row, : len(prompt) + t] = np.concatenate([prompt, completion])
-        mask[row, :length] = True
-        columns[row] = len(prompt) - 1 + np.arange(t)
-    rows = np.repeat(np.arange(n * g), t)
-    return jnp.asarray(ids), jnp.asarray(mask), jnp.asarray(rows), jnp.asarray(columns.ravel())
