@@ -2,6 +2,7 @@
 
 import json
 import threading
+from copy import copy
 from dataclasses import replace
 
 import jax
@@ -32,31 +33,21 @@ class Doom:
 
     def watch(self, function):
         def watched(*arguments, **options):
-            self.step()
+            with self._lock:
+                self._left -= 1
+                if self._left < 0:
+                    raise Killed
             return function(*arguments, **options)
 
         return watched
 
-    def step(self):
-        with self._lock:
-            self._left -= 1
-            if self._left < 0:
-                raise Killed
 
-
-class Watched:
-    """An engine or a buffer whose calls count."""
-
-    def __init__(self, inner, doom, names):
-        self._inner = inner
-        for name in names:
-            setattr(self, name, doom.watch(getattr(inner, name)))
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def __len__(self):
-        return len(self._inner)
+def watched(one, doom, *names):
+    """A copy of an engine or a buffer whose calls count."""
+    one = copy(one)
+    for name in names:
+        setattr(one, name, doom.watch(getattr(one, name)))
+    return one
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +64,7 @@ def doomed(run, folder, limits, doom):
 
     def bought(state):
         buffer = make_buffer(run.config, vocab, folder, state)
-        return Watched(buffer, doom, ["insert", "sample", "state"])
+        return watched(buffer, doom, "insert", "sample", "state")
 
     return replace(
         parts,
@@ -82,7 +73,7 @@ def doomed(run, folder, limits, doom):
         collection=replace(
             parts.collection,
             limits=limits,
-            engine=Watched(parts.collection.engine, doom, ["generate", "publish"]),
+            engine=watched(parts.collection.engine, doom, "generate", "publish"),
             reward_fn=doom.watch(parts.collection.reward_fn),
         ),
         learner=replace(parts.learner, update=doom.watch(parts.learner.update)),
