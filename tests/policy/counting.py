@@ -15,6 +15,13 @@ def computed_flops(function: Any, *arguments: Any) -> int:
     return run(jax.make_jaxpr(function)(*arguments), jax.tree.leaves(arguments))[0]
 
 
+def traced_flops(function: Any, *arguments: Any) -> int:
+    """The same of shapes alone, for a program whose loops all have a length."""
+    closed, counts = jax.make_jaxpr(function)(*arguments), []
+    jax.eval_shape(lambda *flat: counts.append(run(closed, flat)[0]), *jax.tree.leaves(arguments))
+    return counts[0]
+
+
 def run(closed: Any, arguments: Any) -> tuple[int, list[Any]]:
     """Returns the count and the results of a jaxpr."""
     jaxpr, consts = (closed.jaxpr, closed.consts) if hasattr(closed, "consts") else (closed, ())

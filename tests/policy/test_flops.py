@@ -1,14 +1,12 @@
 """FLOPs and bytes against hand-worked cases and the products of the traced programs."""
 
 import doctest
-import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 from ogrpo import policy
 from ogrpo.batch import tokens_only
@@ -20,7 +18,7 @@ from ogrpo.policy.flops import Adapter, Layout, padded
 from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from ogrpo.setup.devices import REMAT
-from tests.policy.counting import computed_flops
+from tests.policy.counting import computed_flops, traced_flops
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
@@ -38,23 +36,6 @@ def full_batch(n, g, p, t):
         completion_ids=completions,
         completion_mask=completions > 0,
     )
-
-
-def product_flops(jaxpr):
-    """2 x multiply-accumulates of a jaxpr's products, those of a scan at each of its turns."""
-    total = 0
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
-            total += 2 * depth * eqn.outvars[0].aval.size
-        repeats = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-        total += repeats * sum(map(product_flops, jaxprs_in_params(eqn.params)))
-    return total
-
-
-def traced_flops(function, *arguments):
-    return product_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def loss(config, remat, max_logits=flops.MAX_LOGITS):
