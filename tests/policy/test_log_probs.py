@@ -63,7 +63,8 @@ def test_grouped_is_flat_in_values_and_gradients(family, sizes):
     ]
     (grouped_grads, grouped_values), (flat_grads, flat_values) = results
     np.testing.assert_allclose(grouped_values, flat_values, rtol=0, atol=1e-5)
-    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    atol = 3e-5 if sizes else 1e-5  # of sums over as many more completions
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=atol)
     jax.tree.map(close, grouped_grads, flat_grads)
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(grouped_grads))
 
