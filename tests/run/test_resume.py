@@ -1,27 +1,22 @@
 """A run is resumed from what is whole, whatever ended it, and is the run that nobody stopped."""
 
 import gc
+import itertools
+import re
 import shutil
 import traceback
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import pytest
-from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing
 from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.report.run_dir import RunDir
-from ogrpo.report.run_page import counted
-from ogrpo.run.main import carry_out, to_end
-from ogrpo.run.session import Invocation, Session, as_json, outcomes
-from ogrpo.setup.build import find_devices, make_parts
-from ogrpo.setup.model import make_model
-from ogrpo.setup.prepare import prepare
 from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
 from tests.run.small_run import go, go_with, left
@@ -35,39 +30,35 @@ def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def carried(config, run, learner=None):
-    """Bytes that live at each update beyond those before, first parameters, the report's counts.
+def looking(look: Callable[..., None]):
+    """Makes a function whose arguments `look` sees before each call."""
 
-    And the learner, whose programs the session that goes on with the run takes over.
-    """
-    with closing(prepare(config)) as prepared:
-        config, before, held = prepared.config, live_bytes(), []
-        decoder, params = make_model(prepared, Console(quiet=True))
-        devices = find_devices(config, decoder)
-        parts = make_parts(config, prepared, decoder, devices=devices, experience=run.experience)
-        programs = learner or parts.learner
+    def of(function):
+        def seen(*arguments):
+            look(*arguments)
+            return function(*arguments)
 
-        def update(*arguments):
-            held.append(live_bytes() - before)
-            return programs.update(*arguments)
+        return seen
 
-        session = Session(
-            config,
-            run,
-            prepared,
-            decoder,
-            devices,
-            replace(parts, learner=replace(programs, update=update)),
-            Console(quiet=True),
-            Invocation("train", "train"),
-        )
-        assert to_end(carry_out(session, params)) is None
-    counts = counted(as_json(config), run.read_metrics(), prepared.left_out, outcomes(session))
-    return held, params, dict(counts), programs
+    return of
 
 
-def total(counts, what):
-    return sum(int(count) for label, count in counts.items() if label.startswith(f"{what} judged"))
+def watched(config):
+    """Runs; returns the bytes at each update beyond those before the run, and its first weights."""
+    before, held, first = live_bytes(), [], []
+    faults = {
+        "learner.init": looking(first.append),
+        "learner.update": looking(lambda *_: held.append(live_bytes() - before)),
+    }
+    go_with(config.run_dir, faults, config)
+    return held, first[0]
+
+
+def judged(run: Path) -> list[int]:
+    """Returns how many completions and evaluation answers the report counts."""
+    page = (run / "report.html").read_text()
+    kinds = ("completions", "evaluation answers")
+    return [sum(map(int, re.findall(rf"{kind} judged \w+<td>(\d+)", page))) for kind in kinds]
 
 
 @pytest.mark.slow
@@ -77,11 +68,11 @@ def total(counts, what):
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
     run = tmp_path / "run"
     config = replace(CONFIG, run_dir=run, **changes)
-    begun, _, counts, learner = carried(config, RunDir.create(run))
+    begun, _ = watched(config)
+    assert judged(run) == [8, 12]
     longer = replace(config, resume=True, schedule=replace(config.schedule, steps=4))
-    assert (total(counts, "completions"), total(counts, "evaluation answers")) == (8, 12)
-    resumed, params, counts, _ = carried(longer, RunDir.reopen(run), learner)
-    assert (total(counts, "completions"), total(counts, "evaluation answers")) == (16, 18)
+    resumed, params = watched(longer)
+    assert judged(run) == [16, 18]
     # The rewards' own counters too: of them the report tells what could not be judged.
     records = RunDir.reopen(run).read_metrics()
     assert [record["reward/completions"] for record in records[1:]] == [4, 8, 12, 16]
@@ -189,18 +180,13 @@ def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
 
 def failing(error: BaseException, at: int):
     """Makes a function that raises instead of its `at`-th call."""
+    calls = itertools.count(1)
 
-    def of(function):
-        calls = iter(range(1, 1000))
+    def fail(*_):
+        if next(calls) == at:
+            raise error
 
-        def fails(*arguments):
-            if next(calls) == at:
-                raise error
-            return function(*arguments)
-
-        return fails
-
-    return of
+    return looking(fail)
 
 
 def chain(error):
