@@ -61,35 +61,8 @@ async def slow_judge(prompts, completions, level, **_):
 
 
 def trained(tmp_path, rewards, **changes):
-    task = changes.pop("task", None) or Task.from_iterable(rows(), rewards=rewards)
-    options = {"run_dir": tmp_path / "run", **SETTINGS, **changes}
-    return Trainer(task=task, **options).train()
-
-
-@pytest.mark.slow
-def test_a_task_and_rewards_of_ones_own(tmp_path):
-    rewards = [ends_right, Reward("length", even_length, weight=0.5), slow_judge]
-    result = trained(tmp_path, rewards, algorithm="grpo")
-    records = result.records
-    assert result.stopped is None
-    assert [r["step"] for r in records] == [0, 1, 2, 3]
-    for record in records[1:]:
-        parts = [record[f"reward/{name}"] for name in ("ends_right", "length", "slow_judge")]
-        assert record["reward"] == pytest.approx(parts[0] + 0.5 * parts[1] + parts[2], abs=1e-6)
-    assert records[-1]["reward/failed"] == 0
-    assert records[-1]["pass@4/sampled"] is None  # three are 0 or 1, and none is marked
-    for name in ("ends_right", "length", "slow_judge"):
-        assert records[-1][f"heldout/reward/{name}/sampled"] is not None
-    assert (result.model / "config.json").is_file()
-    assert "weights were made in the run" in (result.model / "README.md").read_text()  # its card
-    config = json.loads((result.run_dir / "config.json").read_text())
-    assert (config["task"], config["algorithm"]) == ("rows", "grpo")
-    assert config["rewards"] == [
-        f"{__file__}:{name}" for name in ("ends_right", "length", "slow_judge")
-    ]
-    assert config["reward"]["weights"] == [1.0, 0.5, 1.0]
-    assert config["optimizer"]["learning_rate"] == 1e-3  # of a model that is made here
-    assert config["rollout"]["max_tokens"] is not None
+    task = Task.from_iterable(rows(), rewards=rewards)
+    return Trainer(task=task, run_dir=tmp_path / "run", **SETTINGS, **changes).train()
 
 
 # --- what fails ------------------------------------------------------------------------------
@@ -149,15 +122,19 @@ def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, 
 
 @pytest.mark.slow
 def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatch):
+    """Of a task and rewards of one's own."""
     figures, calls = [], []
     tracker = trackers.Tracker(
         lambda values, step: figures.append((step, values["completions"])), lambda: None
     )
     monkeypatch.setitem(trackers.TRACKERS, "wandb", lambda folder, config: tracker)
+    rewards = [ends_right, Reward("length", even_length, weight=0.5), slow_judge]
+    names = ("ends_right", "length", "slow_judge")
 
     def trainer(**changes):
         return Trainer(
-            task=Task.from_iterable(rows(), rewards=[even_length]),
+            task=Task.from_iterable(rows(), rewards=rewards),
+            algorithm="grpo",
             callbacks=[lambda state, record: calls.append((state.step, record["step"]))],
             **{"run_dir": tmp_path / "run", "track": ("wandb",), **SETTINGS, **changes},
         )
@@ -171,7 +148,24 @@ def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatc
         _ = begun.result
     resumed = trainer(resume=True)
     assert [record["step"] for _, record in resumed] == [2, 3]
-    records = resumed.result.records
+    result = resumed.result
+    assert result.stopped is None
+    records = result.records
     assert [record["step"] for record in records] == [0, 1, 2, 3]
     assert calls == [(step, step) for step in range(4)]
     assert figures == [(record["step"], record["completions"]) for record in records]
+    for record in records[1:]:
+        parts = [record[f"reward/{name}"] for name in names]
+        assert record["reward"] == pytest.approx(parts[0] + 0.5 * parts[1] + parts[2], abs=1e-6)
+    assert records[-1]["reward/failed"] == 0
+    assert records[-1]["pass@4/sampled"] is None  # three are 0 or 1, and none is marked
+    for name in names:
+        assert records[-1][f"heldout/reward/{name}/sampled"] is not None
+    assert (result.model / "config.json").is_file()
+    assert "weights were made in the run" in (result.model / "README.md").read_text()  # its card
+    config = json.loads((result.run_dir / "config.json").read_text())
+    assert (config["task"], config["algorithm"]) == ("rows", "grpo")
+    assert config["rewards"] == [f"{__file__}:{name}" for name in names]
+    assert config["reward"]["weights"] == [1.0, 0.5, 1.0]
+    assert config["optimizer"]["learning_rate"] == 1e-3  # of a model that is made here
+    assert config["rollout"]["max_tokens"] is not None
