@@ -1,6 +1,7 @@
 """Whole runs of four steps, seconds long, whose parts may be made to fail."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -101,6 +102,30 @@ def go_with(
         )
         to_end(carry_out(session, params))
     return screen(console)
+
+
+def looking(look: Callable[..., Any]):
+    """Makes a function whose arguments `look` sees before each call."""
+
+    def of(function):
+        def seen(*arguments):
+            look(*arguments)
+            return function(*arguments)
+
+        return seen
+
+    return of
+
+
+def failing(error: BaseException, at: int):
+    """Makes a function that raises instead of its `at`-th call."""
+    calls = itertools.count(1)
+
+    def fail(*_):
+        if next(calls) == at:
+            raise error
+
+    return looking(fail)
 
 
 def screen(console: Console) -> str:

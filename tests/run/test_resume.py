@@ -1,11 +1,9 @@
 """A run is resumed from what is whole, whatever ended it, and is the run that nobody stopped."""
 
 import gc
-import itertools
 import re
 import shutil
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
-from tests.run.small_run import go, go_with, left
+from tests.run.small_run import failing, go, go_with, left, looking
 
 CONFIG = replace(SMALL, rewards=(), schedule=Schedule(steps=2, prompts=2, evaluate_every=100))
 """With the rewards of the task, which count."""
@@ -28,19 +26,6 @@ CONFIG = replace(SMALL, rewards=(), schedule=Schedule(steps=2, prompts=2, evalua
 def live_bytes() -> int:
     gc.collect()
     return sum(array.nbytes for array in jax.live_arrays())
-
-
-def looking(look: Callable[..., None]):
-    """Makes a function whose arguments `look` sees before each call."""
-
-    def of(function):
-        def seen(*arguments):
-            look(*arguments)
-            return function(*arguments)
-
-        return seen
-
-    return of
 
 
 def watched(config):
@@ -176,17 +161,6 @@ def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
     assert go(tmp_path / "cut", SMALL, rollout=rollout).count("ratio of policy to sampler") == 1
     fresh = left(tmp_path / "cut")[0][1:]
     assert all(0.85 < 1 + record["ratio/bias"] < 0.95 for record in fresh)
-
-
-def failing(error: BaseException, at: int):
-    """Makes a function that raises instead of its `at`-th call."""
-    calls = itertools.count(1)
-
-    def fail(*_):
-        if next(calls) == at:
-            raise error
-
-    return looking(fail)
 
 
 def chain(error):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -21,6 +22,7 @@ from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import make_tokenizer, prepare
 from ogrpo.setup.presets import main_study
 from tests.loop.walk import SUMS
+from tests.run.small_run import failing
 
 WARM = WarmStart(solutions=True, steps=6, batch=4, learning_rate=3e-3, save_every=2)
 
@@ -42,12 +44,9 @@ def config(tmp_path, monkeypatch):
 
 
 def imitated(config):
-    prepared = prepare(config)
     console = Console(record=True, width=200)
-    try:
+    with closing(prepare(config)) as prepared:
         return make_model(prepared, console)[1], console.export_text()
-    finally:
-        prepared.close()
 
 
 def beside_weights(folder):
@@ -77,14 +76,7 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
     imitate = imitation.make_imitate
 
     def stopping(*args):
-        step, count = imitate(*args), iter(range(100))
-
-        def one(*args):
-            if next(count) == 5:
-                raise KeyboardInterrupt
-            return step(*args)
-
-        return one
+        return failing(KeyboardInterrupt(), at=6)(imitate(*args))
 
     monkeypatch.setattr(imitation, "make_imitate", stopping)
     with pytest.raises(KeyboardInterrupt):
@@ -99,9 +91,8 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
 
 def test_without_it_nothing_is_imitated_and_nothing_is_left_out(config):
     plain = dataclasses.replace(config, warm_start=WarmStart())
-    prepared = prepare(plain)
-    prepared.close()
-    assert prepared.lessons is None
+    with closing(prepare(plain)) as prepared:
+        assert prepared.lessons is None
     with pytest.raises(ValueError, match=r"warm-start\.steps is 6, .*warm-start\.solutions is not"):
         check_sources(
             dataclasses.replace(config, warm_start=dataclasses.replace(WARM, solutions=False)), None

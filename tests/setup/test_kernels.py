@@ -1,6 +1,7 @@
 """--kernels: the run uses what it says, and says it."""
 
 import io
+from contextlib import closing
 from typing import get_args, get_type_hints
 
 import jax
@@ -19,21 +20,17 @@ from tests.policy.tiny import ragged_batch
 pytestmark = pytest.mark.slow
 
 
-def parse(words):
-    return options.parse(words, program="train", preset="default")
-
-
 def test_the_command_line_offers_every_kernel():
     assert get_args(get_type_hints(Kernels)["log_probs"]) == NAMES
 
 
 @pytest.mark.parametrize(("name", "shown"), [("auto", "reference"), ("chunked", "chunked")])
 def test_a_run_says_which_it_uses(name, shown):
-    config = parse(["--model.random=tiny", f"--kernels.log-probs={name}", "--data.train=40"])
-    prepared = prepare(config)
+    words = ["--model.random=tiny", f"--kernels.log-probs={name}", "--data.train=40"]
+    config = options.parse(words, program="train", preset="default")
     console = Console(record=True, file=io.StringIO())
-    decoder, params = make_model(prepared, console)
-    prepared.close()
+    with closing(prepare(config)) as prepared:
+        decoder, params = make_model(prepared, console)
     text = console.export_text()
     assert "attention: blocked from 128 keys on, plain below" in text
     assert f"log-probs: {shown}" in text

@@ -1,6 +1,5 @@
 """Options of tasks, rewards and evaluation: each acts, or is refused where it would not."""
 
-import json
 from contextlib import closing
 from dataclasses import replace
 
@@ -21,22 +20,19 @@ from ogrpo.setup.prepare import prepare
 from ogrpo.tasks import Task
 from tests.loop.walk import CHAT, SUMS
 from tests.run.rewards import ODD, VARIED
+from tests.tasks.test_official import write
 
 SMALL = Schedule(prompts=2)
 MADE = TrainConfig(task=SUMS, schedule=SMALL)
-
-
-def folder_of(path, train, test):
-    for name, rows in (("train", train), ("test", test)):
-        (path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(path)
 
 
 @pytest.fixture
 def official(tmp_path):
     """GSM8K's files."""
     rows = [{"question": f"{n} + 1 ?", "answer": f"one more #### {n + 1}"} for n in range(12)]
-    return folder_of(tmp_path, rows[:8], rows[8:])
+    write(tmp_path / "train.jsonl", rows[:8])
+    write(tmp_path / "test.jsonl", rows[8:])
+    return str(tmp_path)
 
 
 def judged(prepared, *texts):

@@ -1,6 +1,5 @@
 """Training, validation and test problems: no prompt is in two sets."""
 
-import json
 from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
@@ -13,6 +12,7 @@ from ogrpo.setup.find_task import MOST_HELDOUT, find_task
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from ogrpo.tasks import arithmetic
+from tests.tasks.test_official import write
 
 SMALL = main_study(data=Data(train=300), warm_start=WarmStart(problems=200, demonstrations=1))
 
@@ -82,7 +82,7 @@ def folder(tmp_path):
         rows = [{"question": f"{name} {n} ?", "answer": f"#### {n}"} for n in range(count)]
         if name == "train":
             rows[9] = rows[7]  # a question asked twice
-        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        write(tmp_path / f"{name}.jsonl", rows)
     return tmp_path
 
 
