@@ -8,9 +8,11 @@ from experiments.grid.rows import place_in_study, rounded
 from experiments.grid.train import AXES
 
 EVALUATIONS = 5
+WHOLE = {name: 1e6 * n for n, name in enumerate(AXES[2:], 1)}
+"""Where a run ends on every axis but those of its schedule, step and updates."""
 
 
-def row(cell, base, score=None, **signals):
+def row(cell, score=None, base=None, **signals):
     """The row of a cell whose Pass@1 goes from .35 to `score`, or to where its key has it go."""
     draw = random.Random(cell.key)
     end = draw.uniform(0.0, 0.8) if score is None else score
@@ -38,22 +40,23 @@ def row(cell, base, score=None, **signals):
         "seconds": 1.0,
         "date": "2026-01-01",
     }
-    return {**place_in_study(cell), "changes": changes(cell.config, base), **rounded(made)}
+    changed = changes(cell.config, base or cell.config)
+    return {**place_in_study(cell), "changes": changed, **rounded(made)}
 
 
 def places(schedule, parts):
     """Returns the place of a share of a run on every axis."""
-    whole = dict.fromkeys(AXES, 1e6) | {"step": schedule.steps, "updates": schedule.updates}
-    return {name: [float(total * part) for part in parts] for name, total in whole.items()} | {
-        "seconds": [9.0 * part for part in parts]
-    }
+    whole = {**WHOLE, "step": schedule.steps, "updates": schedule.updates, "seconds": 9.0}
+    return {name: [float(total * part) for part in parts] for name, total in whole.items()}
 
 
-def grid(study, score=None):
-    """All cells of a study's stages and their rows."""
+def grid(study, score=None, without=()):
+    """All cells of a study's stages, and the rows of those that have none of these seeds."""
     cells, rows = [], []
     for stage in study.stages():
         new = [*stage(rows)]
         cells += new
-        rows += [row(cell, study.base, score and score(cell)) for cell in new]
+        rows += [
+            row(cell, score and score(cell), study.base) for cell in new if cell.seed not in without
+        ]
     return cells, rows

@@ -19,7 +19,7 @@ def rows_of(score, **signals):
         end = score(cell)
         watched = replace(cell, watch=replace(cell.watch, signals=tuple(signals)))
         values = {name: make(end < 0.3) for name, make in signals.items()}
-        made.append(row(watched, STUDY.base, end, **values))
+        made.append(row(watched, end, STUDY.base, **values))
     return made
 
 

@@ -9,7 +9,7 @@ from experiments.grid.variants import Variant, best_variants, cells_of, settings
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Knobs
 from ogrpo.core.algorithms import ALGORITHMS
-from tests.experiments.grid.rows import row_of
+from tests.experiments.synthetic import row
 
 CELL = Cell("a", "report", TrainConfig())
 SEEDS = (10, 11, 12, 13, 14)
@@ -136,7 +136,7 @@ BOTH = [*tuned("a"), *tuned("b")]
 
 def trials(scores: dict[tuple[str, float], tuple[float, float]]):
     return [
-        row_of(variant.cell("tuning", seed), score)
+        row(variant.cell("tuning", seed), score)
         for variant in BOTH
         for seed, score in zip(TUNING, scores[variant.label, variant.setting["rate"]], strict=True)
     ]
@@ -178,7 +178,7 @@ def unscore(row):
 )
 def test_the_setting_is_the_best_on_the_tuning_rows_alone(change, rates):
     rows = [changed for row in trials(SCORES) if (changed := change(row)) is not None]
-    others = [row_of(v.cell("report", 10), 1.0) for v in BOTH if v.setting["rate"] == 1e-3]
+    others = [row(v.cell("report", 10), 1.0) for v in BOTH if v.setting["rate"] == 1e-3]
     best = best_variants([*rows, *others], BOTH, TUNING)
     assert {variant.label: variant.setting["rate"] for variant in best} == rates
     assert set(settings_count(trials(SCORES)).values()) == {2}

@@ -14,14 +14,14 @@ from experiments.grid.tables import Section, Table, settings_tried, summary
 from experiments.grid.variants import Variant
 from experiments.grid.verdicts import difference
 from ogrpo.config.train import TrainConfig
-from tests.experiments.grid.rows import row_of
 from tests.experiments.grid.small import SquareStudy
+from tests.experiments.synthetic import row
 
 GOOD, POOR = (Variant(label, TrainConfig(), {"v": 1}).with_rate(1e-3) for label in ("good", "poor"))
 ROWS = [
-    *(row_of(GOOD.cell("report", seed), score) for seed, score in [(10, 0.5), (11, 0.7)]),
-    *(row_of(POOR.cell("report", seed), score) for seed, score in [(11, 0.26), (10, 0.1)]),
-    *(row_of(GOOD.cell("tuning", 20), score) for score in (0.9,)),
+    *(row(GOOD.cell("report", seed), score) for seed, score in [(10, 0.5), (11, 0.7)]),
+    *(row(POOR.cell("report", seed), score) for seed, score in [(11, 0.26), (10, 0.1)]),
+    *(row(GOOD.cell("tuning", 20), score) for score in (0.9,)),
 ]
 
 
@@ -48,15 +48,16 @@ def test_methods_are_compared_seed_by_seed():
 
 def test_each_axis_is_that_of_the_rows():
     curves = {axis.name: curve(ROWS[0], axis, "pass@1/sampled")[0].tolist() for axis in AXES}
-    assert curves == {
-        "step": [0, 10, 20],
-        "updates": [0, 20, 40],
-        "completions": [0, 30, 60],
-        "tokens": [0, 40, 80],
-        "flops": [0, 110, 220],
-        "seconds": [0, 70, 140],
+    quarters = {
+        "step": 60,
+        "updates": 60,
+        "completions": 250_000,
+        "tokens": 500_000,
+        "flops": 1_750_000,
+        "seconds": 2.25,
     }
-    assert curve(ROWS[0], AXES[0], "ess")[1].tolist() == [1.0, 0.5]
+    assert curves == {name: [each * n for n in range(5)] for name, each in quarters.items()}
+    assert curve(ROWS[0], AXES[0], "ess")[1].tolist() == ROWS[0]["steps"]["ess"]
 
 
 def test_curves_have_a_panel_for_each_axis_and_a_thin_line_for_each_seed():

@@ -13,7 +13,7 @@ from experiments.grid.verdicts import (
     surviving,
 )
 from ogrpo.config.train import TrainConfig
-from tests.experiments.grid.rows import row_of
+from tests.experiments.synthetic import row
 
 UP = Difference((0.1, 0.12, 0.11, 0.09, 0.1))
 NOISE = Difference((0.4, -0.3, 0.1, -0.2, 0.3))
@@ -85,9 +85,9 @@ def test_all_tables_of_a_page_are_corrected_together():
 
 def rows(label, scores, rate, tuning):
     variant = Variant(label, TrainConfig()).with_rate(rate)
-    final = [row_of(variant.cell("report", 10 + n), score) for n, score in enumerate(scores)]
+    final = [row(variant.cell("report", 10 + n), score) for n, score in enumerate(scores)]
     trials = [
-        row_of(Variant(label, TrainConfig()).with_rate(other).cell("tuning", 20), score)
+        row(Variant(label, TrainConfig()).with_rate(other).cell("tuning", 20), score)
         for other, score in tuning.items()
     ]
     return [*final, *trials]
