@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ogrpo.config.method import check, title
 from ogrpo.config.train import TrainConfig, WarmStart
 from ogrpo.data.replay import TooFewGroups
 from ogrpo.learner.update import make_update
 from ogrpo.setup.build import make_buffer, make_hypers_at, make_optimizer, make_recipe
+from ogrpo.setup.model import make_model
+from ogrpo.setup.prepare import prepare
 from tests.config.test_every_knob import KNOBS
 from tests.data.replay.make import experience
 from tests.learner import toy
@@ -37,9 +40,10 @@ from tests.loop.walk import (
     stages,
 )
 from tests.run.rewards import ODD, VARIED
+from tests.run.small_run import make_parts_again
 
 PAIRS = {"rollout.group_size": 2}
-UNLIMITED = {"rollout.mismatch_limit": None}
+CUT = {"rollout.top_p": 0.5, "rollout.mismatch_limit": None}
 """A cut sampler is far from the policy of random weights."""
 TESTS = Path(__file__).parents[1]
 ACTS: dict[str, tuple[Setting, Any]] = {
@@ -73,10 +77,10 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "rollout.temperature": ({}, 0.5),
     "rollout.max_tokens": ({}, 16),
     "rollout.quantize": ({}, "int8"),
-    "rollout.min_p": (UNLIMITED, 0.5),
-    "rollout.top_k": (UNLIMITED, 2),
-    "rollout.top_p": (UNLIMITED, 0.5),
-    "rollout.keep_sampling_mask": ({**STALE, **UNLIMITED, "rollout.top_p": 0.5}, True),
+    "rollout.min_p": ({}, 0.5),
+    "rollout.top_k": ({}, 2),
+    "rollout.top_p": ({}, 0.5),
+    "rollout.keep_sampling_mask": ({**STALE, **CUT}, True),
     "schedule.steps": ({}, 3),
     "schedule.warmup": ({}, 1),
     "schedule.reset_optimizer": ({**KL, "schedule.stages": 2}, True),
@@ -282,6 +286,21 @@ def drawn(config: TrainConfig) -> tuple[np.ndarray, ...]:
     return tuple(problems)
 
 
+@cache
+def collected(config: TrainConfig) -> tuple[np.ndarray, ...]:
+    """What the run's own engine and rewards make of its first prompts, with its first weights."""
+    with closing(prepare(config)) as prepared:
+        decoder, params = make_model(prepared, Console(quiet=True))
+        collection = make_parts_again(prepared.config, prepared, decoder).collection
+        collection.engine.publish(params, 0)
+        problems = range(config.schedule.prompts)
+        prompts = [prepared.prompts.train[n] for n in problems]
+        groups = collection.engine.generate(prompts, collection.sampling, seed=0)
+        judged = collection.reward_fn(problems, groups)
+    drawn = (x for g in groups for c in g.completions for x in (c.token_ids, c.log_probs))
+    return (*drawn, *(verdict.rewards for verdict in judged))
+
+
 @pytest.fixture
 def _made_once(tmp_path_factory, monkeypatch):
     """Runs that begin alike read the warm start of the first of them."""
@@ -293,11 +312,15 @@ def based(setting: Setting) -> TrainConfig:
 
 
 def look_of(path: str) -> Callable[[TrainConfig], Any] | None:
-    """Returns a function of a config whose value tells two runs apart without a model."""
-    if path == "override.centering":  # reads what only a sampler records
+    """Returns a function of a config whose value tells two runs apart without a step."""
+    if path in ("override.centering", "rollout.keep_sampling_mask"):  # of what a sampler records
         return None
-    of_update = path.startswith(("optimizer.", "override.", "trust_region."))
-    return updated if of_update else drawn if path.startswith("replay.") else None
+    looks = {
+        ("optimizer.", "override.", "trust_region."): updated,
+        ("replay.",): drawn,
+        ("rollout.", "rewards", "reward."): collected,
+    }
+    return next((look for parts, look in looks.items() if path.startswith(parts)), None)
 
 
 @pytest.mark.slow
