@@ -1,14 +1,17 @@
 """A config becomes a whole method: its inputs, its title, its refusals."""
 
 import dataclasses
+import re
 
 import pytest
 
+from ogrpo.cli.options import parse
 from ogrpo.config.method import algorithm, check, knobs, region_fn, silent, title
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.update import Knobs, Optimizer, Override, Region
 from ogrpo.core.algorithms import ALGORITHMS, GATES
 from ogrpo.setup.presets import PRESETS, main_study
+from tests.names import PAGE
 
 CLIP = Region(kind="clip")
 BY_TOKENS = Optimizer(batching="packed", microbatch_tokens=40)
@@ -46,6 +49,11 @@ def test_the_title_says_what_is_not_the_methods_own():
         "dr_grpo, advantage group_standardized, beta 0.1, zero-variance groups left out,"
         " trust region mask"
     )
+
+
+def test_the_command_line_that_the_page_of_names_gives_for_a_title_has_that_title():
+    stated, command = re.search(r"For\s`(.*?)` give `(.*?)`", PAGE.read_text(), re.DOTALL).groups()
+    assert title(parse(command.split(), program="train", preset="default")) == stated
 
 
 @pytest.mark.parametrize("preset", PRESETS)

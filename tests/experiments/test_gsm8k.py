@@ -15,7 +15,8 @@ import pytest
 
 from experiments.run import main
 from ogrpo.policy.pretrained import load_pretrained
-from tests.run.small_run import make_parts_again
+from ogrpo.report.run_dir import RunDir
+from tests.run.small_run import left, make_parts_again
 
 pytestmark = pytest.mark.slow
 
@@ -26,17 +27,14 @@ SMALL = (
     "--rollout.group-size=4 --schedule.prompts=4 --schedule.evaluate-every=2 --schedule.sync-interval=3 "
     "--evaluation.prompts=6 --checkpoint.every=2"
 ).split()
-GIVEN = [option for option in SMALL if not option.startswith(("--data.train", "--warm-start"))]
+PLAIN = ["--evaluation.no-gradient-variance", "--evaluation.token-samples=0"]
+OTHERS = [option for option in SMALL if not option.startswith(("--data.train", "--warm-start"))]
 """Where problems or weights come from elsewhere, options that make them are refused."""
 KEYS = set(
     "step completions updates pass@1/sampled pass@1/greedy reward kl/mu_pi ess staleness "
     "seconds/rollout seconds/update seconds/sync seconds/eval heldout/temperature "
     "pass@1/sampled/low pass@1/sampled/high pass@4/sampled pass@4/sampled/low".split()
 )
-
-
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.run", "gsm8k", *options]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,22 +66,15 @@ def refused(*options: str) -> str:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "first"
-    words = command(*SMALL, "--schedule.steps=4", f"--run-dir={folder}")
+    command = [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL]
+    words = [*command, "--schedule.steps=4", f"--run-dir={folder}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
 
 def records(folder: Path) -> list[dict]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def deterministic(folder: Path) -> list[dict]:
-    # Times, and what is counted since the process began or depends on when files were written.
-    apart = ("seconds/", "tokens/s", "collect/", "replay/unacknowledged")
-    apart += ("reward/",)
-    return [{k: v for k, v in r.items() if not k.startswith(apart)} for r in records(folder)]
+    return RunDir(folder).read_metrics()
 
 
 def test_every_record_has_the_metrics_that_scripts_rely_on(finished):
@@ -124,7 +115,7 @@ def test_a_finished_run_is_not_overwritten_but_can_be_resumed(finished, tmp_path
     shutil.copytree(finished[0], folder)
     assert re.search("is not empty .*--resume", refused(*SMALL, f"--run-dir={folder}"))
     run(f"--run-dir={folder}", "--resume", "--schedule.steps=5")
-    assert deterministic(folder)[:5] == deterministic(finished[0])
+    assert left(folder)[0][:5] == left(finished[0])[0]
     assert [r["step"] for r in records(folder)] == [0, 1, 2, 3, 4, 5]
 
 
@@ -132,9 +123,10 @@ def test_the_official_data_and_a_random_model(tmp_path):
     if not (GSM8K / "train.jsonl").is_file():
         pytest.skip(f"GSM8K's train.jsonl is not in {GSM8K}: set OGRPO_GSM8K")
     folder = tmp_path / "official"
-    options = [*GIVEN, "--schedule.steps=2", f"--data.path={GSM8K}", "--model.random=tiny"]
+    options = [*OTHERS, *PLAIN, f"--data.path={GSM8K}", "--model.random=tiny"]
     short = ["--data.limit=200", "--data.prompt-length=64", "--rollout.max-tokens=8"]
-    output = run(*options, *short, "--data.prompt={question}", f"--run-dir={folder}")
+    prompt = ["--data.prompt={question}", "--schedule.steps=2"]
+    output = run(*options, *short, *prompt, f"--run-dir={folder}")
     assert re.search(r"\d+ training prompts longer than 64 tokens, left out", output)
     assert records(folder)[-1]["truncated"] > 0
 
@@ -142,16 +134,15 @@ def test_the_official_data_and_a_random_model(tmp_path):
 def test_a_saved_model_is_trained_further(finished, tmp_path):
     folder = tmp_path / "further"
     model = finished[0] / "model"
-    options = [*GIVEN, "--data.train=64", "--schedule.steps=2", f"--model.path={model}"]
-    assert "warm start" not in run(*options, f"--run-dir={folder}")
+    options = [*OTHERS, *PLAIN, "--data.train=64", f"--model.path={model}"]
+    assert "warm start" not in run(*options, "--schedule.steps=2", f"--run-dir={folder}")
     last, first = records(finished[0])[-1], records(folder)[0]
     assert first["pass@1/greedy"] == last["pass@1/greedy"]
 
 
 def test_adapters_are_trained_told_of_saved_and_resumed(tmp_path):
     folder = tmp_path / "lora"
-    plain = ["--evaluation.no-gradient-variance", "--evaluation.token-samples=0"]
-    output = run(*SMALL, *plain, "--schedule.steps=2", "--lora.rank=3", f"--run-dir={folder}")
+    output = run(*SMALL, *PLAIN, "--schedule.steps=2", "--lora.rank=3", f"--run-dir={folder}")
     assert re.search(r"lora: rank 3, alpha 32, targets all: [\d,]+ weights trained", output)
     load_pretrained(folder / "model", np.float32)  # a decoder's own tensors and no others
     fields = json.loads((folder / "adapter" / "adapter_config.json").read_text())

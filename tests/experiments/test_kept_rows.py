@@ -1,7 +1,5 @@
 """The studies' tables and figures in docs/ follow from their committed rows."""
 
-import re
-
 import pytest
 
 from experiments.grid.page import DOCS, all_sections, shown_figures, with_tables
@@ -37,9 +35,3 @@ def test_tables_of_docs_are_those_of_the_rows_and_its_figures_are_there(name):
         shown |= {*shown_figures(text, name)}
     made = {path.stem for path in (DOCS / "studies" / name).glob("*.png")}
     assert made == shown <= known, f"run {name} --from-rows"
-
-
-def test_pages_show_figures_that_are_there():
-    for page in DOCS.glob("*.md"):
-        for place in re.findall(r"\((studies/[^)]+\.png)\)", page.read_text()):
-            assert (DOCS / place).is_file(), f"{page.name} shows {place}"

@@ -62,24 +62,13 @@ def dies(completions, **columns):
     return [1.0] * len(completions)
 
 
-def gives_none(completions, **columns):
-    return [None if text == BAD else 1.0 for text in completions]
+def giving(value):
+    """A function that gives this for what is bad."""
 
+    def gives(completions, **columns):
+        return [value if text == BAD else 1.0 for text in completions]
 
-def gives_nan(completions, **columns):
-    return [float("nan") if text == BAD else 1.0 for text in completions]
-
-
-def gives_text(completions, **columns):
-    return ["1.0" if text == BAD else 1.0 for text in completions]
-
-
-def gives_one_for_all(completions, **columns):
-    return [1.0]
-
-
-def gives_a_number(completions, **columns):
-    return 1.0
+    return gives
 
 
 def meets(completions, folder, everyone, me=None):

@@ -91,8 +91,8 @@ FAILING = {
     "timeout": (functions.overruns, r"did not end within 0\.7 s of wall time"),
     "memory": (functions.takes_memory, r"ran out of its 2 GiB of memory: raised MemoryError"),
     "died": (functions.dies, r"was not done: its process ended: signal SIGSEGV"),
-    "not finite": (functions.gives_nan, r"gave nan for completion 2"),
-    "not a number": (functions.gives_text, r"gave '1\.0' for completion 2"),
+    "not finite": (functions.giving(float("nan")), r"gave nan for completion 2"),
+    "not a number": (functions.giving("1.0"), r"gave '1\.0' for completion 2"),
 }
 
 
@@ -118,7 +118,8 @@ def test_one_bad_completion_fails_alone_and_says_why(kind):
 
 
 def test_a_wrong_number_of_values_fails_all_and_is_not_hidden_by_repeats():
-    with pool(functions.gives_one_for_all, functions.gives_a_number) as p:
+    one_for_all = Reward("one", lambda completions: [1.0])
+    with pool(one_for_all, Reward("number", lambda completions: 1.0)) as p:
         scores = p.score(request("a", "b", "c"))
         assert p.metrics()["reward/calls"] == 2
     assert scores.failed.all()
@@ -130,7 +131,7 @@ def test_a_wrong_number_of_values_fails_all_and_is_not_hidden_by_repeats():
 
 def test_none_is_not_judged_and_left_out_of_the_sum():
     rewards = [
-        Reward("here", functions.gives_none, 2.0),
+        Reward("here", functions.giving(None), 2.0),
         Reward("there", lambda completions: [None if c == "a" else 3.0 for c in completions]),
     ]
     with pool(*rewards) as p:

@@ -1,6 +1,7 @@
 """The readers, on files in the official formats."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -237,3 +238,20 @@ def test_a_task_without_its_files_names_those_and_their_source(name, tmp_path):
 def test_unknown_tasks_and_options_are_answered_with_the_nearest(tmp_path, name, options, message):
     with pytest.raises(ValueError, match=message):
         read_task(name, tmp_path, **options)
+
+
+def test_the_tables_of_the_page_hold_every_task_and_its_protocol():
+    page = (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if re.match(r"\| `[\w-]+` \|", line)]
+    protocols = {
+        cells[0].strip("| `"): [float(cell.strip("| ")) for cell in cells[1:]]
+        for cells in rows
+        if re.fullmatch(r"\d+", cells[1])
+    }
+    expected = {
+        name: [r.protocol.samples, r.protocol.temperature, r.protocol.max_tokens]
+        for name, r in TASKS.items()
+    }
+    assert protocols == expected
+    named = [cells[0].strip("| `") for cells in rows]
+    assert all(named.count(name) == 2 for name in TASKS)
