@@ -123,9 +123,11 @@ def reward(one_verifier, monkeypatch):  # noqa: F811
     return MathReward(boxed_answer)
 
 
-def judge(reward, answers, golds):
-    boxed = [f"Hence \\boxed{{{answer}}}." for answer in answers]
-    return reward.judge_all(boxed, ["stop"] * len(boxed), golds)
+def verdicts(reward, pairs):
+    """Each pair of an answer and a gold with its outcome."""
+    boxed = [f"Hence \\boxed{{{answer}}}." for answer, _ in pairs]
+    golds = [gold for _, gold in pairs]
+    return dict(zip(pairs, reward.judge_all(boxed, ["stop"] * len(pairs), golds), strict=True))
 
 
 @pytest.mark.usefixtures("reward")
@@ -135,22 +137,18 @@ def test_a_gold_is_right_against_itself_by_mathematics_and_not_by_its_letters():
 
 def test_equivalent_writings_are_right(reward):
     pairs = [(answer, gold) for gold, right, _ in ANSWERS for answer in [gold, *right]]
-    outcomes = judge(reward, *zip(*pairs, strict=True))
-    verdicts = dict(zip(pairs, outcomes, strict=True))
-    assert {pair: outcome for pair, outcome in verdicts.items() if outcome != "correct"} == {}
-    assert len(ANSWERS) >= 60
+    assert {pair: x for pair, x in verdicts(reward, pairs).items() if x != "correct"} == {}
 
 
 def test_near_misses_are_refused(reward):
     pairs = [(answer, gold) for gold, _, wrong in ANSWERS for answer in wrong]
-    outcomes = judge(reward, *zip(*pairs, strict=True))
-    verdicts = dict(zip(pairs, outcomes, strict=True))
-    assert {pair: x for pair, x in verdicts.items() if x not in ("wrong", "unparsable")} == {}
+    refused = ("wrong", "unparsable")
+    assert {pair: x for pair, x in verdicts(reward, pairs).items() if x not in refused} == {}
 
 
 def test_the_known_faults_are_the_documented_ones(reward):
     pairs = [(answer, gold) for gold, answer in WRONGLY_REFUSED + WRONGLY_ACCEPTED]
-    right = [outcome == "correct" for outcome in judge(reward, *zip(*pairs, strict=True))]
+    right = [outcome == "correct" for outcome in verdicts(reward, pairs).values()]
     assert right == [False] * len(WRONGLY_REFUSED) + [True] * len(WRONGLY_ACCEPTED)
 
 

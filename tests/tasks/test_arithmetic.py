@@ -76,13 +76,6 @@ def test_the_question_agrees_with_the_answer_whose_chain_of_equations_is_true(se
 MADE = split(8000, 2048, seed=0)
 
 
-def test_train_and_heldout_share_no_prompt_and_repeat_none():
-    assert [len(part) for part in MADE] == [8000, 2048]
-    assert len({p.question for part in MADE for p in part}) == 8000 + 2048
-    first, second = ({equation(p) for p in part} for part in MADE)  # as the docstring says
-    assert len(first & second) / len(second) > 0.9
-
-
 def test_problems_kept_apart_share_no_prompt_with_the_others_and_are_as_many():
     others = {p.question for p in generate(5000, seed=0)}
     free, apart = generate(3000, seed=1), generate(3000, seed=1, apart_from=others)
@@ -97,7 +90,10 @@ def equation(problem: WordProblem) -> tuple:
     return problem.start, *((step.operator, step.operand) for step in problem.steps)
 
 
-def test_the_default_fits_its_sizes():
+def test_the_default_fits_its_sizes_and_shares_equations_and_no_prompt():
+    assert len({p.question for part in MADE for p in part}) == 8000 + 2048
+    first, second = ({equation(p) for p in part} for part in MADE)
+    assert len(first & second) / len(second) > 0.9
     answers = [*MADE.train, *demonstrate(MADE.train, 0, Teacher())]
     words = vocabulary()
     assert max(len(p.question.split()) for part in MADE for p in part) == 32
