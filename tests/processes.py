@@ -1,9 +1,6 @@
 """Processes that tests start: whether they live, and what is waited for."""
 
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 
 from benchmarks.chaos.processes import read_proc
 
@@ -25,14 +22,3 @@ def eventually(condition, seconds=30.0):
 
 def gone(pid):
     return eventually(lambda: not alive(pid))
-
-
-@contextmanager
-def serving(*options):
-    """The server that a run asks for, with the embedded sampler in vLLM's place."""
-    words = [sys.executable, "-m", "ogrpo.serving.serve", *options, "--engine", "embedded"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield
-        finally:
-            server.terminate()

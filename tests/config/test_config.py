@@ -14,7 +14,7 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Kernels
 from ogrpo.config.values import from_json, to_json
 from ogrpo.core.algorithms import PROXIMAL
-from ogrpo.kernels.log_probs import KEPT_BYTES
+from ogrpo.kernels.log_probs import KEPT_BYTES, NAMES
 from ogrpo.run.session import as_json
 from ogrpo.setup.presets import PRESETS
 from tests.loop.walk import annotated, grouped, with_options
@@ -234,6 +234,7 @@ def test_no_option_takes_a_number_that_is_not_finite(value):
 
 def test_what_a_config_keeps_free_of_jax_is_what_jax_has():
     assert Kernels().kept_mib << 20 == KEPT_BYTES
+    assert typing.get_args(typing.get_type_hints(Kernels)["log_probs"]) == NAMES
 
 
 @pytest.mark.parametrize(

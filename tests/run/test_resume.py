@@ -14,10 +14,11 @@ from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing
 from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
+from ogrpo.loop.evaluate import withdraw
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
-from tests.run.small_run import failing, go, go_with, left, looking
+from tests.run.small_run import PROGRAMS, failing, go, go_with, left, looking
 
 CONFIG = replace(SMALL, rewards=(), schedule=Schedule(steps=2, prompts=2, evaluate_every=100))
 """With the rewards of the task, which count."""
@@ -30,9 +31,13 @@ def live_bytes() -> int:
 
 def watched(config):
     """Runs; returns the bytes at each update beyond those before the run, and its first weights."""
+    for parts in PROGRAMS.values():  # their engines are used again
+        withdraw(parts.collection.engine)
+        withdraw(parts.evaluator.engine)
     before, held, first = live_bytes(), [], []
     faults = {
-        "learner.init": looking(first.append),
+        "learner.init": looking(first.append),  # of a new run
+        "learner.shapes": looking(first.append),  # of a resumed one
         "learner.update": looking(lambda *_: held.append(live_bytes() - before)),
     }
     go_with(config.run_dir, faults, config)

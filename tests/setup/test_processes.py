@@ -24,7 +24,6 @@ from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from ogrpo.setup.processes import check_alike, check_processes
 from tests.loop.walk import with_options
-from tests.processes import serving
 
 ROOT = Path(__file__).parents[2]
 SERVE = re.compile(r"^  ogrpo-serve (.+)$")
@@ -152,14 +151,21 @@ def await_step(run: Path, step: int, processes: list[subprocess.Popen[str]]) -> 
 
 
 def served(*processes: subprocess.Popen[str]) -> list[str]:
-    """Starts the server that the first process asks for; returns what each prints to its end."""
+    """Starts the server that the first process asks for; returns what each prints to its end.
+
+    With the embedded sampler in vLLM's place.
+    """
     lines, stream = [], processes[0].stdout
     assert stream is not None
     while (command := SERVE.match(line := stream.readline())) is None:
         assert line, outputs(*processes)
         lines.append(line)
-    with serving(*shlex.split(command[1])):
-        first, *others = outputs(*processes)
+    words = [sys.executable, "-m", "ogrpo.serving.serve", *shlex.split(command[1])]
+    with subprocess.Popen([*words, "--engine", "embedded"], stdout=subprocess.DEVNULL) as server:
+        try:
+            first, *others = outputs(*processes)
+        finally:
+            server.terminate()
     return ["".join([*lines, line, first]), *others]
 
 

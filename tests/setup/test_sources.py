@@ -1,24 +1,29 @@
-"""Options of tasks, rewards and evaluation: each acts, or is refused where it would not."""
+"""Options of tasks, rewards, evaluation and kernels: each acts, or is refused where it would not."""
 
+import io
 from contextlib import closing
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, Judging, Model, Rollout, TrainConfig, WarmStart
+from ogrpo.config.update import Kernels
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.policy import init_params
 from ogrpo.protocol import Completion, Group
 from ogrpo.rollout.embedded import EmbeddedEngine
-from ogrpo.setup.build import make_parts
+from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.find_task import check_sources, find_task
-from ogrpo.setup.model import save_model, tiny_decoder
+from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import prepare
 from ogrpo.tasks import Task
 from tests.loop.walk import CHAT, SUMS
+from tests.policy.tiny import ragged_batch
 from tests.run.rewards import ODD, VARIED
 from tests.tasks.test_official import write
 
@@ -240,3 +245,18 @@ def test_the_trainers_own_sampler_can_evaluate(engine):
     assert parts.collection.engine is servers
     assert (parts.evaluator.engine is servers) == (engine == "rollout")
     assert isinstance(parts.evaluator.engine, EmbeddedEngine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "shown"), [("auto", "reference"), ("chunked", "chunked")])
+def test_a_run_says_which_kernels_it_uses_and_uses_them(name, shown):
+    config = replace(MADE, model=Model(random="tiny"), kernels=Kernels(log_probs=name))
+    console = Console(record=True, file=io.StringIO())
+    with closing(prepare(config)) as prepared:
+        decoder, params = make_model(prepared, console)
+    text = console.export_text()
+    assert "attention: blocked from 128 keys on, plain below" in text
+    assert f"log-probs: {shown}" in text
+    policy = find_devices(prepared.config, decoder).policy_fn
+    program = str(jax.make_jaxpr(policy)(params, ragged_batch(decoder), jnp.float32(1)))
+    assert ("_swept" in program) == (shown == "chunked")
