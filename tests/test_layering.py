@@ -52,7 +52,8 @@ ALLOWED = {
 }
 """Modules, imported together, and all that may come with them."""
 
-ARROWS = {
+ALL = {*OURS, "batch", "protocol"}
+ARROWS: dict[str, set[str]] = {
     "system": set(),
     "core": set(),
     "policy": {"system", "batch"},
@@ -67,15 +68,12 @@ ARROWS = {
     "models": {"system", "policy", "data"},
     "serving": {"system", "protocol", "data", "policy", "rollout"},
     "config": {"core", "learner", "rollout", "system"},
+    "loop": ALL - {"setup", "run", "cli", "report"},
+    "setup": ALL - {"run", "cli"},
+    "run": ALL - {"cli"},
+    "cli": ALL,
 }
-"""Package -> all others that its files name; what is not here may use those, and they it not."""
-ABOVE = {
-    "loop": {"setup", "run", "cli", "report"},
-    "setup": {"run", "cli"},
-    "run": {"cli"},
-    "cli": set(),
-}
-"""Package -> those that its files may not name."""
+"""Package -> all others that its files may name."""
 
 SCRIPT = """
 import importlib, json, sys
@@ -107,19 +105,15 @@ def imported(*modules: str) -> set[str]:
 
 def named(package: str) -> set[str]:
     """Returns the modules that a package's files import, inside functions too."""
-    names = set().union(*map(house.imports, house.modules(f"src/ogrpo/{package}")))
+    folder = package if package == "kernels" else f"src/ogrpo/{package}"  # behind a link
+    names = set().union(*map(house.imports, house.modules(folder)))
     return {name.split(".")[1] for name in names} - {package}
 
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_a_package_names_only_what_lies_below_it(package):
     assert named(package) <= ARROWS[package]
-
-
-@pytest.mark.parametrize("package", ABOVE)
-def test_nothing_names_what_lies_above_it(package):
-    assert named(package)
-    assert not named(package) & ABOVE[package]
+    assert named(package) or not ARROWS[package]
 
 
 def test_the_command_alone_names_the_planner():
@@ -130,7 +124,7 @@ def test_the_command_alone_names_the_planner():
 
 def test_every_package_has_its_place():
     folders = {path.parent.name for path in (ROOT / "src" / "ogrpo").glob("*/__init__.py")}
-    assert folders == {*ARROWS, *ABOVE} == {*OURS}
+    assert folders == {*ARROWS} == {*OURS}
 
 
 @pytest.mark.parametrize("modules", ALLOWED)
