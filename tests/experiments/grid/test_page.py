@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from experiments.grid import page
 from experiments.grid.columns import against, plus_minus
@@ -76,12 +75,8 @@ class Told(SquareStudy):
 
     def report(self, rows):
         table = Table("squares", ("a|b", "n"), [["x|y", str(len(rows))]])
-        pictures = [Picture(name, partial(draw, rows)) for name in ("all", "more")]
+        pictures = [Picture(name, partial(all_axes, rows)) for name in ("all", "more")]
         return [Section("Curves", tables=[table], pictures=pictures)]
-
-
-def draw(rows) -> Figure:
-    return all_axes(rows)
 
 
 def test_docs_get_the_figures_that_they_show_and_the_tables_that_they_mark(tmp_path, monkeypatch):
