@@ -296,7 +296,7 @@ def collected(config: TrainConfig) -> tuple[np.ndarray, ...]:
         problems = range(config.schedule.prompts)
         prompts = [prepared.prompts.train[n] for n in problems]
         groups = collection.engine.generate(prompts, collection.sampling, seed=0)
-        judged = collection.reward_fn(problems, groups)
+        judged = prepared.judge.rewarded(problems, groups)
     drawn = (x for g in groups for c in g.completions for x in (c.token_ids, c.log_probs))
     return (*drawn, *(verdict.rewards for verdict in judged))
 
