@@ -16,8 +16,9 @@ import ogrpo
 from ogrpo.cli.main import main
 from tests.models.tiny_gguf import small_config, write_gguf
 from tests.policy.tiny import make_params
+from tests.run.rewards import even_length
 from tests.run.small_run import make_parts_again
-from tests.run.test_api import SETTINGS, even_length, rows
+from tests.run.test_api import SETTINGS, rows
 from tests.test_pages import BLOCKS, TRAINS, write_files
 
 TRAIN = (

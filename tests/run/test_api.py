@@ -1,6 +1,5 @@
 """The trainer as a library calls it: a task and a reward of one's own, and what is refused."""
 
-import asyncio
 import json
 
 import pytest
@@ -18,6 +17,7 @@ from ogrpo.rewards.reward import Reward
 from ogrpo.run import main
 from ogrpo.run.api import Trainer
 from ogrpo.tasks import Task
+from tests.run import rewards
 from tests.run.small_run import make_parts_again
 
 QUIET = Console(quiet=True)
@@ -47,21 +47,8 @@ def rows(count=40):
     ]
 
 
-def ends_right(prompts, completions, answer, **columns):
-    return [float(c.split()[-1:] == [a]) for c, a in zip(completions, answer, strict=True)]
-
-
-def even_length(completions, **_):
-    return [float(len(text) % 2) for text in completions]
-
-
-async def slow_judge(prompts, completions, level, **_):
-    await asyncio.sleep(0.01)
-    return [float((len(text) + n) % 2) for text, n in zip(completions, level, strict=True)]
-
-
-def trained(tmp_path, rewards, **changes):
-    task = Task.from_iterable(rows(), rewards=rewards)
+def trained(tmp_path, judge, **changes):
+    task = Task.from_iterable(rows(), rewards=[judge])
     return Trainer(task=task, run_dir=tmp_path / "run", **SETTINGS, **changes).train()
 
 
@@ -75,7 +62,7 @@ def test_a_completion_that_cannot_be_judged_carries_no_loss(tmp_path, caplog):
             raise RuntimeError("a length I do not like")
         return [float(len(text) % 2) for text in completions]
 
-    result = trained(tmp_path, [picky])
+    result = trained(tmp_path, picky)
     last = result.records[-1]
     assert 0 < last["reward/failed/raised"] == last["reward/failed"]
     assert "a length I do not like" in caplog.text
@@ -89,7 +76,7 @@ def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_save
         return 1 / 0
 
     with pytest.raises(RuntimeError, match=r"'broken' .*test_api\.py"):
-        trained(tmp_path, [broken], checkpoint=Checkpointing(every=1))
+        trained(tmp_path, broken, checkpoint=Checkpointing(every=1))
     assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
 
 
@@ -111,7 +98,7 @@ def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_save
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, message):
-    task = Task.from_iterable(rows(), rewards=[even_length])
+    task = Task.from_iterable(rows(), rewards=[rewards.even_length])
     with pytest.raises(ValueError, match=message):
         Trainer(task=task, run_dir=tmp_path / "run", console=QUIET, **options)
     assert not (tmp_path / "run").exists()
@@ -128,12 +115,13 @@ def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatc
         lambda values, step: figures.append((step, values["completions"])), lambda: None
     )
     monkeypatch.setitem(trackers.TRACKERS, "wandb", lambda folder, config: tracker)
-    rewards = [ends_right, Reward("length", even_length, weight=0.5), slow_judge]
+    length = Reward("length", rewards.even_length, weight=0.5)
+    judges = [rewards.ends_right, length, rewards.slow_judge]
     names = ("ends_right", "length", "slow_judge")
 
     def trainer(**changes):
         return Trainer(
-            task=Task.from_iterable(rows(), rewards=rewards),
+            task=Task.from_iterable(rows(), rewards=judges),
             algorithm="grpo",
             callbacks=[lambda state, record: calls.append((state.step, record["step"]))],
             **{"run_dir": tmp_path / "run", "track": ("wandb",), **SETTINGS, **changes},
@@ -165,7 +153,7 @@ def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatc
     assert "weights were made in the run" in (result.model / "README.md").read_text()  # its card
     config = json.loads((result.run_dir / "config.json").read_text())
     assert (config["task"], config["algorithm"]) == ("rows", "grpo")
-    assert config["rewards"] == [f"{__file__}:{name}" for name in names]
+    assert config["rewards"] == [f"{rewards.__file__}:{name}" for name in names]
     assert config["reward"]["weights"] == [1.0, 0.5, 1.0]
     assert config["optimizer"]["learning_rate"] == 1e-3  # of a model that is made here
     assert config["rollout"]["max_tokens"] is not None
