@@ -343,7 +343,11 @@ PAPERS = {
 }
 
 
-SOURCES = {f"{row.project} {row.theirs}": (row.ours, stated(row)) for row in METHODS if stated(row)}
+SOURCES = {
+    f"{row.project} {row.theirs}, {row.ours}": (row.ours, stated(row))
+    for row in METHODS
+    if stated(row)
+}
 SOURCES |= {title: (title, formula) for title, formula in PAPERS.items()}
 
 

@@ -53,7 +53,7 @@ def watched(one, doom, *names):
 @pytest.fixture(scope="module")
 def run():
     return Run(
-        schedule=schedule(steps=STEPS, sync_interval=2, evaluate_every=STEPS),
+        schedule=schedule(steps=STEPS, evaluate_every=STEPS),
         evaluation=Evaluation(prompts=2, gradient_variance=False, token_samples=0),
     )
 
