@@ -288,7 +288,7 @@ def drawn(config: TrainConfig) -> tuple[np.ndarray, ...]:
 
 @cache
 def collected(config: TrainConfig) -> tuple[np.ndarray, ...]:
-    """What the run's own engine and rewards make of its first prompts, with its first weights."""
+    """The draws of a run's engine for its first prompts with its first weights, and their rewards."""
     with closing(prepare(config)) as prepared:
         decoder, params = make_model(prepared, Console(quiet=True))
         collection = make_parts_again(prepared.config, prepared, decoder).collection

@@ -87,7 +87,7 @@ def test_the_decoder_takes_both_kernels(layout, family):
         return jnp.sum(jnp.sin(out.log_probs) + 0.3 * out.entropy), out
 
     actual, expected = (
-        jax.jit(jax.grad(partial(total, chosen), has_aux=True))(params) for chosen in (kernels, {})
+        jax.jit(jax.grad(partial(total, parts), has_aux=True))(params) for parts in (kernels, {})
     )
 
     def check(fast, plain):  # a sum of float32 errs by its largest terms
