@@ -43,7 +43,7 @@ def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
 
 
 def published_knobs(algorithm):
-    """What a call must say: the length, where the method has one."""
+    """The knobs that a call must name: the length, where the method has one."""
     return {"length": 8.0} if "length" in algorithm.knobs else {}
 
 

@@ -53,7 +53,7 @@ def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, di
 
 @cache
 def on_one_device(lora: Lora) -> tuple[Callable, TrainState, TrainState, dict]:
-    """What examines tokens, the first state, the last one, and its metrics."""
+    """The function that examines tokens, the first state, the last one, and its metrics."""
     devices = make_devices(main_study(lora=lora), CONFIG, ADAM, ())
     recipe = make_recipe(policy_fn=devices.policy_fn)
     update, tokens = devices.make_update(recipe), devices.make_tokens(recipe)
