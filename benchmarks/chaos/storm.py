@@ -111,7 +111,8 @@ class Storm:
         try:
             self._trainer.start()
             while not (self._model / "config.json").exists():  # what the servers start from
-                if self._trainer.code is not None:
+                late = time.monotonic() - begin > LONGEST
+                if late or self._trainer.code is not None:
                     raise SystemExit(f"no weights to serve were left:\n{self._trainer.output()}")
                 time.sleep(0.02)
             for server in self._servers:

@@ -297,8 +297,9 @@ def collected(config: TrainConfig) -> tuple[np.ndarray, ...]:
         prompts = [prepared.prompts.train[n] for n in problems]
         groups = collection.engine.generate(prompts, collection.sampling, seed=0)
         judged = prepared.judge.rewarded(problems, groups)
-    drawn = (x for g in groups for c in g.completions for x in (c.token_ids, c.log_probs))
-    return (*drawn, *(verdict.rewards for verdict in judged))
+    completions = (one for group in groups for one in group.completions)
+    draws = (x for one in completions for x in (one.token_ids, one.log_probs))
+    return (*draws, *(verdict.rewards for verdict in judged))
 
 
 @pytest.fixture
@@ -315,12 +316,11 @@ def look_of(path: str) -> Callable[[TrainConfig], Any] | None:
     """Returns a function of a config whose value tells two runs apart without a step."""
     if path in ("override.centering", "rollout.keep_sampling_mask"):  # of what a sampler records
         return None
-    looks = {
-        ("optimizer.", "override.", "trust_region."): updated,
-        ("replay.",): drawn,
-        ("rollout.", "rewards", "reward."): collected,
-    }
-    return next((look for parts, look in looks.items() if path.startswith(parts)), None)
+    if path.startswith(("optimizer.", "override.", "trust_region.")):
+        return updated
+    if path.startswith("replay."):
+        return drawn
+    return collected if path.startswith(("rollout.", "rewards", "reward.")) else None
 
 
 @pytest.mark.slow
@@ -338,6 +338,11 @@ def test_an_option_changes_the_numbers(path):
     else:
         with closing(stages(other)) as run:
             assert any(map(differ, replayed(one), run))
+
+
+@pytest.mark.slow
+def test_the_temperature_of_the_draws_is_that_of_the_update():
+    assert differ(updated(BASE), updated(base_of({"rollout.temperature": 0.5})))
 
 
 @pytest.mark.slow

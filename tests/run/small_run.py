@@ -48,7 +48,7 @@ CONFIG = main_study(
     checkpoint=Checkpointing(every=1, keep=3),
 )
 TYPED = Invocation("ogrpo train --run-dir here", "ogrpo train")
-COSTS = ("seconds", "tokens/s", "collect/", "reward/", "replay/unack", "replay/dropped")
+COSTS = ("seconds", "tokens/s", "collect/", "replay/unack", "replay/dropped")
 """What is measured, or counted since a process began, wrote a segment or set one aside."""
 
 
@@ -137,7 +137,11 @@ def screen(console: Console) -> str:
 def left(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
     """Returns a run's records, without what depends on time, and its last weights."""
     records = [
-        {name: x for name, x in record.items() if not any(cost in name for cost in COSTS)}
+        {
+            name: x
+            for name, x in record.items()
+            if not name.startswith("reward/") and not any(cost in name for cost in COSTS)
+        }
         for record in RunDir(folder).read_metrics()
     ]
     return records, next((folder / "model").glob("*.safetensors")).read_bytes()

@@ -57,7 +57,8 @@ def is_paused(server):
 
 
 def test_what_a_killed_trainer_left_paused_the_next_one_resumes(native, caplog):
-    updates.on(native.url, lambda api, _: api.pause("wait"))  # and no more
+    """A trainer that is killed in a push leaves this: a pause, and no more."""
+    updates.on(native.url, lambda api, _: api.pause("wait"))
     assert is_paused(native)
     ask(native, "GET", "/version")  # it is well, by its own account
     with contract.connect([native.url], CONFIG) as engine:

@@ -128,7 +128,7 @@ GARBAGE = {
         lambda tensors: {key: array.astype(np.float16) for key, array in tensors.items()},
         "is F16, the model is served as float32",
     ),
-    "truncated": (None, "has sha256"),
+    "truncated": (None, "has sha256"),  # whole tensors, of whose file the end is cut off
 }
 
 
@@ -136,7 +136,8 @@ def check_garbage(engine, config, garbage, monkeypatch):
     """A release that is wrong is refused by the server itself, and the live model stays."""
     params, other = world.make_params(config, 1), world.make_params(config, 77)
     engine.publish(params, 1)
-    write, (corrupt, message) = files.write, garbage
+    write = files.write
+    corrupt, message = garbage
 
     def sabotaged(file, tensors):
         if corrupt is not None:
