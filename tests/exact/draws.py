@@ -10,14 +10,18 @@ import itertools
 from functools import cache
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import gammaln
 
 Y = 4
 EPS = 1e-9
-few = settings(max_examples=30)
+
+
+def for_all(*drawn, examples: int = 30, **named):
+    """`hypothesis.given` with fewer examples than elsewhere: each is an enumeration."""
+    return lambda test: settings(max_examples=examples)(given(*drawn, **named)(test))
 
 
 def distributions(size: int = Y, least: int = 1) -> st.SearchStrategy[np.ndarray]:

@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, certificates
 from ogrpo.core.surrogates import clipped_surrogate
 from ogrpo.report.certificates import FINEST, Claim, is_accepted
-from tests.exact.draws import EPS, distributions, few, multinomial, tables, values, widths
+from tests.exact.draws import EPS, distributions, for_all, multinomial, tables, values, widths
 
 pytestmark = pytest.mark.slow
 
@@ -53,8 +52,7 @@ def gap(pi, pi_k, mu, r, **knobs):
 rewards = functools.partial(values, low=0, high=8)
 
 
-@few
-@given(*[distributions(3, least=0)] * 3, rewards(3), widths)
+@for_all(*[distributions(3, least=0)] * 3, rewards(3), widths)
 def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
     """Pi_k and pi are free to leave the support of mu, whose mass it cannot see, or to lack mass.
 
@@ -65,8 +63,7 @@ def test_gap_is_below_the_improvement_on_average(mu, pi, pi_k, r, eps):
     assert jnp.min(table) >= -1
 
 
-@few
-@given(distributions(3), distributions(3), rewards(3), widths)
+@for_all(distributions(3), distributions(3), rewards(3), widths)
 def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
     """Theorem minorise_maximise: c = 1 leaves f_eps(rho, 1, r) - r and no other noise.
 
@@ -80,16 +77,14 @@ def test_on_policy_the_gap_is_the_clipped_surrogates_increase(mu, pi, r, eps):
     np.testing.assert_allclose(gap(pi, pi, mu, r), pi / mu - 1, atol=EPS)
 
 
-@few
-@given(distributions(3), values(3), st.sampled_from([1, 3, 12]), st.sampled_from([0.1, 0.5]))
+@for_all(distributions(3), values(3), st.sampled_from([1, 3, 12]), st.sampled_from([0.1, 0.5]))
 def test_betting_confidence_covers(mu, x, n, delta):
     """Any values above -floor, however large: wrong with probability at most delta."""
     table = np.exp2(4 * x) - 1
     assert failure_probability(mu, table, mu @ table, 1.0, n=n, delta=delta) <= delta
 
 
-@few
-@given(values(), values(low=0, high=24), values(low=0, high=24), widths, widths)
+@for_all(values(), values(low=0, high=24), values(low=0, high=24), widths, widths)
 def test_known_ratios_allow_any_baseline(a, x, c, low, high):
     """f(x, c, a) - c a >= -A R for ratios of at most R and |a| <= A.
 
@@ -115,8 +110,7 @@ def test_coverage_is_close_to_attained(win, n, delta, share):
     assert share * delta <= wrong <= delta
 
 
-@few
-@given(st.lists(st.integers(-8, 40), min_size=12, max_size=12), st.sampled_from([0.05, 0.4]))
+@for_all(st.lists(st.integers(-8, 40), min_size=12, max_size=12), st.sampled_from([0.05, 0.4]))
 def test_betting_is_never_weaker_than_the_exponential_rates(x, delta):
     """On every sample, at delta shared by the rates; and where x >= -1 exp(l x - psi x^2) <= 1 + l x.
 
@@ -201,8 +195,9 @@ def test_the_wealth_against_the_conditional_means_is_a_fair_game_that_rarely_get
         assert probs[wealth.max(-1) >= c].sum() <= 1 / c
 
 
-@settings(max_examples=5)
-@given(distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3))
+@for_all(
+    distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3), examples=5
+)
 def test_certificates_of_draws_in_sequence_cover(mu, pi, pi_k, r):
     """Two draws, the second of a prompt and policies that the first has chosen.
 
@@ -229,8 +224,7 @@ def mixture_table(pi, pi_k, r, share):
     return np.asarray(certificates.improvement_gap(ratio, center, jnp.asarray(r), **wide))
 
 
-@few
-@given(distributions(3, least=0), distributions(3, least=0), rewards(3))
+@for_all(distributions(3, least=0), distributions(3, least=0), rewards(3))
 def test_old_and_new_draws_in_equal_shares_need_no_support_and_no_chi_square(pi, pi_k, r):
     """E_m X = J(pi) - J(pi_k), X >= -1; in equal shares |X| <= 1, E_m X^2 <= TV; r in [0, 1].
 
@@ -248,8 +242,7 @@ def test_old_and_new_draws_in_equal_shares_need_no_support_and_no_chi_square(pi,
         assert table.min() >= -1 - EPS
 
 
-@few
-@given(distributions(3), tables(3, 3), rewards(3))
+@for_all(distributions(3), tables(3, 3), rewards(3))
 def test_several_samplers_are_one_mixture_with_bounded_ratios(shares, samplers, r):
     """Ratios of at most 1/w_j; the gain between two samplers from the draws of all.
 
@@ -265,8 +258,7 @@ def test_several_samplers_are_one_mixture_with_bounded_ratios(shares, samplers, 
     assert abs(table).max() <= max(1 / shares[0], 1 / shares[1]) * abs(r - 0.5).max() + EPS
 
 
-@few
-@given(distributions(3, least=0), distributions(3, least=0), rewards(3), st.integers(0, 8))
+@for_all(distributions(3, least=0), distributions(3, least=0), rewards(3), st.integers(0, 8))
 def test_pairs_measure_the_gain_however_the_two_depend(pi, pi_k, r, apart):
     """E[r(new) - r(old)] = J(pi) - J(pi_k), from independent draws to those with one random number.
 
@@ -305,8 +297,7 @@ def test_the_size_of_a_certificate_counts_the_range_of_its_values():
     assert 2 * odds * 0.005 / 0.05**2 == pytest.approx(12, abs=0.05)
 
 
-@few
-@given(st.floats(1e-6, 1.0), st.integers(10, 10**6), st.floats(0.01, 0.5), st.floats(0.1, 4))
+@for_all(st.floats(1e-6, 1.0), st.integers(10, 10**6), st.floats(0.01, 0.5), st.floats(0.1, 4))
 def test_bernstein_rate_gives_bernsteins_radius(square, n, delta, floor):
     """At most floor ln(1/delta)/n + sqrt(2 ln(1/delta) E[X^2]/n): theorem Certificate.bernstein_radius."""
     rate = certificates.bernstein_rate(square, n, floor=floor, delta=delta)

@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ogrpo.core import advantages, estimators, objectives
 from ogrpo.core.objectives import TokenBatch
-from tests.exact.draws import EPS, binary, distributions, eighths, few, values
+from tests.exact.draws import EPS, binary, distributions, eighths, for_all, values
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +50,7 @@ def sampled(y, credit):
     return np.bincount(y, credit, Y) / G
 
 
-@few
-@given(distributions(), values(), values())
+@for_all(distributions(), values(), values())
 def test_the_group_mean_climbs_the_likelihood_weighted_by_the_lead_over_the_mean(mu, r, logits):
     """E of a group's gradient is (1 - 1/G) grad E_mu[(r - E_mu r) log pi], mu != pi."""
     drawn = estimators.every_sample(jnp.asarray(mu), 3)
@@ -66,8 +64,7 @@ def test_the_group_mean_climbs_the_likelihood_weighted_by_the_lead_over_the_mean
     np.testing.assert_allclose(expected, (1 - 1 / 3) * climbs, atol=EPS)
 
 
-@few
-@given(members, binary(), values(), steps)
+@for_all(members, binary(), values(), steps)
 def test_no_balanced_step_on_binary_rewards_lowers_the_reward(y, r, logits, rate):
     """Whoever drew the samples, however large the step: J(pi') >= J(pi), sample by sample."""
     credit = np.asarray(advantages.centered(jnp.asarray(r[y])))
@@ -83,8 +80,7 @@ def test_refuted_an_unbalanced_step_is_as_safe():
     np.testing.assert_allclose([pi @ r, after @ r], [0.95, 0.9125], atol=5e-4)
 
 
-@few
-@given(distributions(), binary(), values())
+@for_all(distributions(), binary(), values())
 def test_with_balance_and_coverage_binary_rewards_are_learned_from_one_sampler(mu, r, logits):
     """pi_t is proportional to pi_0 exp(t w): J rises at every step, to 1."""
     weights = weights_of(mu, r)
@@ -106,8 +102,7 @@ def test_refuted_balance_and_coverage_suffice_for_other_rewards():
     np.testing.assert_allclose(policy(start + 2000 * weights) @ r, 0.6, atol=1e-9)
 
 
-@few
-@given(distributions(), values(low=0), eighths(1, 8))
+@for_all(distributions(), values(low=0), eighths(1, 8))
 def test_below_every_reward_the_limit_is_the_sampler_tilted(mu, r, below):
     """b < min r: the objective is concave, its maximum mu (r - b) / (J - b)."""
     b = r.min() - below
@@ -173,8 +168,7 @@ def test_refuted_no_balanced_step_by_token_lowers_the_reward():
     np.testing.assert_allclose((after - before) / rate, -0.0431, atol=1e-4)
 
 
-@settings(max_examples=10)
-@given(distributions(4), binary(4), values(6))
+@for_all(distributions(4), binary(4), values(6), examples=10)
 def test_by_token_balance_and_coverage_end_at_the_successes(mu, r, start):
     """Tables for each prefix, one sampler, binary rewards: J tends to 1 all the same."""
     mu, r, logits = mu.reshape(2, 2), r.reshape(2, 2), start.reshape(3, 2)

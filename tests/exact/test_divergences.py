@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, divergences
-from tests.exact.draws import EPS, Y, distributions, few, values
+from tests.exact.draws import EPS, Y, distributions, for_all, values
 
 pytestmark = pytest.mark.slow
 
@@ -17,8 +16,7 @@ kl, chi_square, tv = (
 )
 
 
-@few
-@given(distributions(), distributions())
+@for_all(distributions(), distributions())
 def test_divergences_are_ordered(pi, mu):
     """Property 13: TV^2 <= KL/2; KL <= ln(1 + chi2) <= chi2 <= R - 1.
 
@@ -50,8 +48,7 @@ def test_chi_square_per_kl_is_tight_and_tends_to_two():
     )
 
 
-@few
-@given(distributions(least=0))
+@for_all(distributions(least=0))
 def test_the_entropy_from_logits_is_that_of_probabilities(pi):
     """H(p) = ln Y - KL(p||uniform), zeros included."""
     with np.errstate(divide="ignore"):
@@ -74,8 +71,7 @@ def test_chi_square_per_kl_is_exact_near_one_in_single_precision():
     )
 
 
-@few
-@given(distributions(), distributions(), distributions())
+@for_all(distributions(), distributions(), distributions())
 def test_k1_and_k3_are_unbiased(pi, ref, mu):
     """Property 21: E_pi[k] = KL(pi||ref); under mu with the weight rho, E_mu[rho k] is it, too.
 
@@ -120,8 +116,7 @@ def gradient_of_samples(fn, logits, ref, mu):
     return jax.grad(lambda x: mu @ fn(jax.nn.log_softmax(x), jnp.log(ref)))(logits)
 
 
-@few
-@given(values(), distributions())
+@for_all(values(), distributions())
 def test_gradients_of_the_estimators_as_losses(logits, ref):
     """Property 22: E grad k1 = 0, E grad k2 = grad KL(pi||ref), E grad k3 = grad KL(ref||pi).
 
@@ -138,8 +133,7 @@ def test_gradients_of_the_estimators_as_losses(logits, ref):
 
 
 @pytest.mark.parametrize("fn", [divergences.k1, divergences.k2, divergences.k3])
-@few
-@given(logits=values(), ref=distributions(), mu=distributions())
+@for_all(logits=values(), ref=distributions(), mu=distributions())
 def test_corrected_estimators_have_the_gradients_on_policy_off_policy(fn, logits, ref, mu):
     """With the weight held, each keeps the gradient of property 22 on samples of any mu.
 
@@ -159,8 +153,7 @@ def test_corrected_estimators_have_the_gradients_on_policy_off_policy(fn, logits
         np.testing.assert_allclose(actual, expected, atol=EPS)
 
 
-@few
-@given(distributions(), distributions())
+@for_all(distributions(), distributions())
 def test_behavior_kl_is_unbiased_on_the_samplers_draws(pi, mu):
     """E_mu[rho ln rho - rho + 1] = KL(pi||mu), never negative."""
     terms = divergences.behavior_kl(jnp.log(pi / mu))
@@ -168,8 +161,7 @@ def test_behavior_kl_is_unbiased_on_the_samplers_draws(pi, mu):
     assert terms.min() >= -EPS
 
 
-@few
-@given(distributions(), distributions(), st.integers(0, Y - 1))
+@for_all(distributions(), distributions(), st.integers(0, Y - 1))
 def test_binary_divergences_bound_the_exact_ones_from_below(pi, mu, token):
     """ "This token or another" loses information: data processing."""
     new, old = jnp.log(pi), jnp.log(mu)

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import advantages, bounds, estimators
 from ogrpo.core.aggregate import sequence_sum_total
 from ogrpo.core.objectives import TokenBatch, reinforce
-from tests.exact.draws import EPS, binary, distributions, few, values
+from tests.exact.draws import EPS, binary, distributions, for_all, values
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +50,7 @@ centered, leave_one_out, none = map(
 )
 
 
-@few
-@given(outcomes, outcomes, rewards)
+@for_all(outcomes, outcomes, rewards)
 def test_group_mean_baseline_shrinks_the_gradient(pi, mu, r):
     """Property 17: E = (1 - 1/G) grad J on policy, and off policy with rho_i, whatever mu.
 
@@ -72,8 +70,7 @@ def above_the_best_of_the_others(r):
 above_best = expected_gradient(above_the_best_of_the_others)
 
 
-@few
-@given(outcomes, outcomes, rewards)
+@for_all(outcomes, outcomes, rewards)
 def test_any_function_of_the_others_is_an_unbiased_baseline(pi, mu, r):
     """Property 18: their mean, G/(G-1) times the group mean's; their largest reward; and none.
 
@@ -135,8 +132,7 @@ def test_standardized_gradient_is_a_difficulty_times_the_true_one(group, ddof, e
     standardize = partial(advantages.group_standardized, ddof=ddof, eps_inside=eps)
     expected = expected_gradient(standardize, group)
 
-    @few
-    @given(outcomes, outcomes, binary(Y))
+    @for_all(outcomes, outcomes, binary(Y))
     def holds(pi, mu, r):
         gain = bounds.standardized_gain(mu @ r, group, ddof=ddof, eps=eps)
         np.testing.assert_allclose(expected(pi, mu, r), gain * true_gradient(pi, r), atol=EPS)
@@ -177,8 +173,7 @@ def summed_gradients(pi, r):
     return [jax.jacobian(losses)(jnp.log(pi), mask) for mask in masks], survived, drawn.probs
 
 
-@few
-@given(outcomes, binary(Y))
+@for_all(outcomes, binary(Y))
 def test_masking_zero_variance_groups_leaves_the_sum_and_divides_the_mean_of_survivors(pi, r):
     """Property 20: the summed gradient is unchanged, group by group.
 
@@ -218,8 +213,7 @@ def test_refuted_a_batch_over_its_survivors_divides_by_their_chance():
     assert 1 - chances[0] / 2 < 1 - chances[1] / 2
 
 
-@few
-@given(values(Y, low=0, high=8), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-8, 0.1]))
+@for_all(values(Y, low=0, high=8), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-8, 0.1]))
 def test_equal_rewards_get_exactly_nothing(r, ddof, eps):
     """However small the eps, rounding is not blown up into an advantage."""
     same = jnp.full(G, 0.1) * r[0]

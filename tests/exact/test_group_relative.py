@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from ogrpo.core import advantages, bounds, estimators, objectives
 from ogrpo.core.objectives import TokenBatch, group_regression
-from tests.exact.draws import EPS, distributions, eighths, few, values, widths
+from tests.exact.draws import EPS, distributions, eighths, for_all, values, widths
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +31,7 @@ def regression_gradient(logits, anchor, y, r, tau):
     return jax.value_and_grad(loss)(logits)
 
 
-@few
-@given(values(), values(), samples, values(), taus)
+@for_all(values(), values(), samples, values(), taus)
 def test_the_regression_is_reinforce_plus_a_variance(logits, anchor, y, r, tau):
     """Property 27: L/(2 tau) = Var(r)/(2 tau) - mean((r - rbar) l) + (tau/2) Var(l).
 
@@ -53,8 +51,7 @@ def one_token(y, logits, anchor, advantage):
     return log_policy(logits, y)[:, None], TokenBatch(spread, mask, behavior, None, behavior)
 
 
-@few
-@given(values(), values(), samples, values(), taus)
+@for_all(values(), values(), samples, values(), taus)
 def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
     """Property 27: OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2).
 
@@ -71,8 +68,7 @@ def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
         np.testing.assert_allclose(loss.mean(), expected, atol=EPS)
 
 
-@few
-@given(values(), samples, values(), taus)
+@for_all(values(), samples, values(), taus)
 def test_its_gradient_is_group_relative_reinforce_whoever_drew(logits, y, r, tau):
     """Property 27: -grad L(theta_t) / (2 tau) = K^-1 sum (r_i - rbar) s_i for any samples.
 
@@ -106,8 +102,7 @@ def pmd_mean_target(r, mu, tau):
     return moved(multiplier), multiplier
 
 
-@few
-@given(distributions(), values(), eighths(4, 16), values())
+@for_all(distributions(), values(), eighths(4, 16), values())
 def test_opmds_minimum_is_mirror_descent_with_kl_and_chi_square(mu, r, tau, step):
     """PMD-mean (arXiv:2602.05933), the mean reward for the log-partition, of one token's policy.
 
@@ -134,8 +129,7 @@ def test_opmds_minimum_is_mirror_descent_with_kl_and_chi_square(mu, r, tau, step
     np.testing.assert_allclose(elsewhere[0] - value, square, atol=1e-8)
 
 
-@few
-@given(distributions(), values(), values(), widths)
+@for_all(distributions(), values(), values(), widths)
 def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
     """Property 27: lowering the baseline by c adds c KL(mu||pi) + const, in expectation.
 
@@ -151,8 +145,7 @@ def test_asymre_adds_a_divergence_from_the_sampler(mu, logits, r, shift):
     np.testing.assert_allclose(lowered - plain, shift * divergence, atol=EPS)
 
 
-@few
-@given(values(), values(), widths)
+@for_all(values(), values(), widths)
 def test_asymre_advantages_lower_the_baseline(r, s, shift):
     """And add c times the sum of the scores. Theorem GroupReinforce.asymre_extra."""
     lowered = advantages.lowered_baseline(jnp.asarray(r), shift=shift)
@@ -160,8 +153,7 @@ def test_asymre_advantages_lower_the_baseline(r, s, shift):
     np.testing.assert_allclose(lowered @ s, (r - r.mean()) @ s + shift * s.sum(), atol=EPS)
 
 
-@few
-@given(values(), values(low=0, high=64).filter(np.any), values(K, 2))
+@for_all(values(), values(low=0, high=64).filter(np.any), values(K, 2))
 def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
     """Property 27: sum_{i<j} w_i w_j (r_i - r_j)(s_i - s_j) = W sum w_i (r_i - rbar_w) s_i.
 
@@ -174,8 +166,7 @@ def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
     np.testing.assert_allclose(pairs, w.sum() * weighted.sum(0), atol=1e-8)
 
 
-@few
-@given(values(), st.integers(0, 2**20))
+@for_all(values(), st.integers(0, 2**20))
 def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
     """Property 27: the *subset* mean is the baseline; negatives drop to the number of positives.
 
@@ -188,8 +179,7 @@ def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
     np.testing.assert_allclose(dropped, np.where(kept, r - r[kept].mean(), 0), atol=EPS)
 
 
-@few
-@given(values(), values(K, 2), taus)
+@for_all(values(), values(K, 2), taus)
 def test_red_weight_pushes_towards_imitation(r, s, tau):
     """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i.
 
@@ -203,8 +193,7 @@ def test_red_weight_pushes_towards_imitation(r, s, tau):
     np.testing.assert_allclose(ours - symmetric, (rbar_w - r.mean()) * (w @ s), atol=1e-7)
 
 
-@few
-@given(values(), values(), st.sampled_from([0.05, 0.2]), st.sampled_from([0.05, 0.3]))
+@for_all(values(), values(), st.sampled_from([0.05, 0.2]), st.sampled_from([0.05, 0.3]))
 def test_rec_one_side_is_has_the_ppo_clips_gradient(moved, advantage, low, high):
     """Property 27: REC-OneSide-IS = autodiff of the PPO clip, away from its kinks."""
     behavior = jnp.full(Y, -1.0)
@@ -217,8 +206,7 @@ def test_rec_one_side_is_has_the_ppo_clips_gradient(moved, advantage, low, high)
     np.testing.assert_allclose(ours, ppo, atol=EPS)
 
 
-@few
-@given(values(), samples, taus)
+@for_all(values(), samples, taus)
 def test_dpo_begins_as_successes_against_failures(logits, y, tau):
     """Where pi = pi_ref: -grad = tau/2 (mean score of successes - mean score of failures)."""
     r = np.array([1.0, 0.0, 0.0, 1.0])
@@ -233,8 +221,7 @@ def test_dpo_begins_as_successes_against_failures(logits, y, tau):
     np.testing.assert_allclose(loss(jnp.asarray(logits)), np.log(2), atol=EPS)
 
 
-@few
-@given(values(), values(), taus)
+@for_all(values(), values(), taus)
 def test_dpo_regards_order_alone_and_no_pair_costs_nothing(logits, anchor, tau):
     y = np.array([0, 1, 2, 3])
 

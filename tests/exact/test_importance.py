@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, estimators, weights
-from tests.exact.draws import EPS, Y, caps, distributions, few, values
+from tests.exact.draws import EPS, Y, caps, distributions, for_all, values
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +23,7 @@ def importance_moments(pi, mu, f):
     return estimators.exact_moments(terms.mean(-1), drawn.probs, mu @ (ratio * f))
 
 
-@few
-@given(distributions(), distributions(least=0), values())
+@for_all(distributions(), distributions(least=0), values())
 def test_importance_sampling_is_unbiased_on_the_support(pi, mu, f):
     """Property 1: E_mu[rho f] = E_pi[f] if pi << mu, else the sum over supp mu.
 
@@ -37,8 +35,7 @@ def test_importance_sampling_is_unbiased_on_the_support(pi, mu, f):
     np.testing.assert_allclose([mu @ one, moments.mean], supported, atol=EPS)
 
 
-@few
-@given(distributions(), distributions(), values())
+@for_all(distributions(), distributions(), values())
 def test_importance_sampling_variance_is_the_second_moment(pi, mu, f):
     """Property 2: n Var(IS) = E_mu[rho^2 f^2] - J^2; f = 1 gives chi^2(pi||mu).
 
@@ -56,8 +53,7 @@ def truncated_mean(pi, mu, f, cap):
     return mu @ estimators.truncated_terms(bounds.density_ratio(pi, mu), f, cap=cap)
 
 
-@few
-@given(distributions(), distributions(), values(), caps)
+@for_all(distributions(), distributions(), values(), caps)
 def test_truncation_bias_is_the_excess(pi, mu, f, cap):
     """Property 3: bias = -E_mu[(rho - tau)_+ f], at most max|f| (1 + chi^2) / (4 tau).
 
@@ -73,8 +69,7 @@ def test_truncation_bias_is_the_excess(pi, mu, f, cap):
     assert truncated_mean(pi, mu, abs(f), cap) <= pi @ abs(f) + EPS
 
 
-@few
-@given(distributions(), distributions())
+@for_all(distributions(), distributions())
 def test_excess_mass_is_total_variation(pi, mu):
     """Property 4: E_mu[(rho - 1)_+] = TV and E_mu[min(1, rho)] = 1 - TV.
 
@@ -86,8 +81,7 @@ def test_excess_mass_is_total_variation(pi, mu):
     np.testing.assert_allclose(mu @ np.maximum(pi / mu - 1, 0), tv, atol=EPS)
 
 
-@few
-@given(distributions(), distributions(), values(), caps, st.floats(0, 1))
+@for_all(distributions(), distributions(), values(), caps, st.floats(0, 1))
 def test_two_sided_clip_bias_is_gain_minus_excess(pi, mu, f, high, fraction):
     """Property 5: bias = E[(l - rho)_+ f] - E[(rho - u)_+ f]; the weight agrees with the terms.
 
@@ -102,8 +96,7 @@ def test_two_sided_clip_bias_is_gain_minus_excess(pi, mu, f, high, fraction):
     np.testing.assert_allclose(weight * f, terms, rtol=1e-9, atol=EPS)
 
 
-@few
-@given(distributions(), distributions(), values(low=0), st.floats(0.1, 0.9), st.floats(1.1, 3))
+@for_all(distributions(), distributions(), values(low=0), st.floats(0.1, 0.9), st.floats(1.1, 3))
 def test_masking_loses_more_than_truncating(pi, mu, f, low, high):
     """IcePop's bias is -E_mu[rho f; outside]: below truncation's, for f >= 0 and the same cap."""
     ratio, everything = jnp.log(pi / mu), np.ones(Y, bool)

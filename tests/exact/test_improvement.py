@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds
 from ogrpo.core.surrogates import clipped_surrogate
-from tests.exact.draws import EPS, distributions, few, values, varied, widths
+from tests.exact.draws import EPS, distributions, for_all, values, varied, widths
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +30,7 @@ def everything(pi, pi_k, mu, r, eps, clip_eps):
     }
 
 
-@few
-@given(distributions(), distributions(), distributions(), varied(), epsilons)
+@for_all(distributions(), distributions(), distributions(), varied(), epsilons)
 def test_improvement_identity_and_the_published_bound_where_it_is_true(pi, pi_k, mu, r, eps):
     """Property 14: J(pi) - J(pi_k) = sigma (L(pi) - L(pi_k)), exactly.
 
@@ -44,8 +42,7 @@ def test_improvement_identity_and_the_published_bound_where_it_is_true(pi, pi_k,
     assert of["sigma"] > 1 or of["gain"] >= of["published"] - 1e-7
 
 
-@few
-@given(distributions(), distributions(), distributions(), varied(low=-16, high=16), epsilons)
+@for_all(distributions(), distributions(), distributions(), varied(low=-16, high=16), epsilons)
 def test_improvement_is_at_least_the_sharp_bound(pi, pi_k, mu, r, eps):
     """Property 14: any sigma > 0, any range of rewards; and the bound that does not blow up.
 
@@ -56,8 +53,7 @@ def test_improvement_is_at_least_the_sharp_bound(pi, pi_k, mu, r, eps):
     assert of["gain"] >= of["stale"] - EPS
 
 
-@few
-@given(distributions(least=0), distributions(least=0), values())
+@for_all(distributions(least=0), distributions(least=0), values())
 def test_total_variation_bounds_every_mean(pi, mu, f):
     """f in [a, b]: |E_pi f - E_mu f| <= (b - a) TV, whatever the supports.
 
@@ -76,8 +72,7 @@ def test_sharp_bound_is_attained_on_two_points():
     np.testing.assert_allclose(of["sharp"], of["gain"], atol=EPS)
 
 
-@few
-@given(distributions(), distributions(), distributions(), varied(), st.sampled_from([0.0, 1e-6]))
+@for_all(distributions(), distributions(), distributions(), varied(), st.sampled_from([0.0, 1e-6]))
 def test_refuted_published_bound_promises_nothing(pi, pi_k, mu, r, eps):
     """Property 14: its right side is <= 0 when sigma <= 1/2: improvement is never promised.
 
@@ -113,8 +108,7 @@ def test_refuted_published_bound_off_the_support(sigma):
     assert of["published"] == pytest.approx(-2 * (1 - sigma) / sigma, abs=1e-9)
 
 
-@few
-@given(distributions(), distributions(), distributions(), varied(), epsilons, widths)
+@for_all(distributions(), distributions(), distributions(), varied(), epsilons, widths)
 def test_minorise_maximise(pi, pi_k, mu, r, eps, clip_eps):
     """Property 15: J(pi) - J(pi_k) >= sigma (L^c(pi) - L^c(pi_k)) with the exact centre.
 
@@ -131,8 +125,7 @@ def test_minorise_maximise(pi, pi_k, mu, r, eps, clip_eps):
         assert mu @ (new - old) <= of["gain"] + EPS
 
 
-@few
-@given(distributions(), distributions(), distributions(), values(low=0, high=8), widths)
+@for_all(distributions(), distributions(), distributions(), values(low=0, high=8), widths)
 def test_the_unit_centre_guards_the_gain_less_its_price(pi, pi_k, mu, r, eps):
     """J(pi) - J(pi_k) >= L1(pi) - L1(pi_k) - E_mu[c a - f(c, 1, a)], the price 0 inside the band.
 
@@ -152,8 +145,7 @@ def test_the_unit_centre_guards_the_gain_less_its_price(pi, pi_k, mu, r, eps):
         np.testing.assert_allclose(price[inside], 0, atol=EPS)
 
 
-@few
-@given(distributions(), distributions(), distributions(), values(low=0, high=8))
+@for_all(distributions(), distributions(), distributions(), values(low=0, high=8))
 def test_a_kl_ball_bounds_the_harm(pi, old, mu, r):
     """Section 1: the exact worst case, and the three closed forms below it, hold in order.
 
@@ -173,8 +165,7 @@ def test_a_kl_ball_bounds_the_harm(pi, old, mu, r):
     assert pi @ r >= bounds.bernstein_bound(value, mu @ (r - value) ** 2, delta) - 1e-7
 
 
-@few
-@given(distributions(2), distributions(2))
+@for_all(distributions(2), distributions(2))
 def test_the_worst_case_is_attained_by_binary_rewards(pi, mu):
     """Section 1: two outcomes, r = (0, 1), pi(1) <= mu(1): the bound is J(pi)."""
     pi, mu = (np.sort(p)[::-1] for p in (pi, mu))
@@ -204,8 +195,7 @@ def test_refuted_improvement_from_a_kl_ball_about_the_sampler():
     assert (new - old) @ r == -1
 
 
-@few
-@given(distributions(), varied(low=-16, high=16))
+@for_all(distributions(), varied(low=-16, high=16))
 def test_reward_scale_is_popovicius(mu, r):
     """sigma^2 <= (b - a)^2 / 4 + eps: on [0, 1] it is sigma squared that is at most a quarter.
 

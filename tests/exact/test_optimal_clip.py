@@ -3,12 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from ogrpo.core import bounds, clipping
-from tests.exact.draws import EPS, Y, binary, caps, distributions, few, multinomial, values
+from tests.exact.draws import EPS, Y, binary, caps, distributions, for_all, multinomial, values
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +19,7 @@ def relative_excess(ratio, f, mu, tau):
     return mu @ (np.maximum(ratio - tau, 0) * f)
 
 
-@few
-@given(distributions(), distributions(), binary(), counts)
+@for_all(distributions(), distributions(), binary(), counts)
 def test_optimal_clip_solves_the_fixed_point_and_beats_a_dense_grid(pi, mu, r, n):
     """Property 6: for r in {0, 1}, tau = J + (n - 1) E_mu[(rho - tau)_+ r], of the least error.
 
@@ -36,8 +34,7 @@ def test_optimal_clip_solves_the_fixed_point_and_beats_a_dense_grid(pi, mu, r, n
     assert best.mse <= mse.min() + 1e-12
 
 
-@few
-@given(distributions(), distributions(), binary(), counts, values(2, low=0, high=80))
+@for_all(distributions(), distributions(), binary(), counts, values(2, low=0, high=80))
 def test_the_residual_of_the_fixed_point_grows_as_fast_as_its_cap(pi, mu, r, n, caps):
     """t - s <= G(t) - G(s) for s <= t, G(t) = t - J - (n - 1) E_mu[(rho - t)_+ r]: one root.
 
@@ -48,8 +45,7 @@ def test_the_residual_of_the_fixed_point_grows_as_fast_as_its_cap(pi, mu, r, n, 
     assert high - low <= (high - low) - (n - 1) * (tails[1] - tails[0]) + EPS
 
 
-@few
-@given(distributions(), distributions(), binary(), counts)
+@for_all(distributions(), distributions(), binary(), counts)
 def test_optimal_clip_grows_with_n_and_no_faster_than_its_root(pi, mu, r, n):
     """Property 6: nondecreasing in n, below (J + sqrt(J^2 + (n - 1) M2)) / 2.
 
@@ -61,8 +57,7 @@ def test_optimal_clip_grows_with_n_and_no_faster_than_its_root(pi, mu, r, n):
     assert taus[0] <= bounds.optimal_clip_bound(pi @ r, (pi**2 / mu) @ r**2, n) + EPS
 
 
-@few
-@given(distributions(), distributions(), values(Y, 2), counts)
+@for_all(distributions(), distributions(), values(Y, 2), counts)
 def test_optimal_clip_of_vectors_beats_a_dense_grid(pi, mu, f, n):
     """Property 7: for signed vectors the error is not unimodal, and the scan still finds the least."""
     best = optimal(pi / mu, f, n, mu)
@@ -84,8 +79,7 @@ def upper_on_grid(ratios, r, n, mu, caps):
     return jax.vmap(at)(caps)
 
 
-@few
-@given(distributions(), distributions(), values(low=0, high=8), counts)
+@for_all(distributions(), distributions(), values(low=0, high=8), counts)
 def test_the_fixed_point_minimises_the_bound_of_fractional_rewards(pi, mu, r, n):
     """For r in [0, 1], r^2 <= r: the bound is above the MSE at each cap, least at the fixed point.
 
@@ -103,8 +97,7 @@ def test_the_fixed_point_minimises_the_bound_of_fractional_rewards(pi, mu, r, n)
     assert upper[-1] <= upper.min() + EPS
 
 
-@few
-@given(distributions(), distributions(), values(), counts, caps)
+@for_all(distributions(), distributions(), values(), counts, caps)
 def test_truncation_error_is_bounded_by_its_two_parts(pi, mu, f, n, tau):
     """|f| <= B: MSE <= B^2 tau / n + (B M2 / (4 tau))^2.
 
@@ -115,8 +108,7 @@ def test_truncation_error_is_bounded_by_its_two_parts(pi, mu, f, n, tau):
     assert mse <= most**2 * tau / n + (most * second / (4 * tau)) ** 2 + EPS
 
 
-@few
-@given(distributions(), distributions(), values(low=0, high=8), st.sampled_from([0.02, 0.1, 0.4]))
+@for_all(distributions(), distributions(), values(low=0, high=8), st.sampled_from([0.02, 0.1, 0.4]))
 def test_high_probability_clip_holds_with_its_probability(pi, mu, r, delta):
     """P(|J_tau - J| > 2 sqrt(M ln(2/delta) / n)) <= delta, over every sample of four."""
     n, moment = 4, max((pi**2 / mu) @ r, 1e-3)

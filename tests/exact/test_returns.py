@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import advantages
@@ -14,7 +13,7 @@ from ogrpo.core.aggregate import mean, sequence_sum_total
 from ogrpo.core.algorithms.base import at_tokens
 from ogrpo.core.objectives import TokenBatch, reinforce
 from ogrpo.core.returns import Along, gae, step_returns
-from tests.exact.draws import EPS, few, values, widths
+from tests.exact.draws import EPS, for_all, values, widths
 
 pytestmark = pytest.mark.slow
 
@@ -75,8 +74,7 @@ def by_steps(group, outcome, earned, ends, weight):
 step_gradient = expected_gradient(by_steps, every(1, 2))
 
 
-@few
-@given(values(4), values(3), values(2), values(2), widths, st.booleans())
+@for_all(values(4), values(3), values(2), values(2), widths, st.booleans())
 def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, first_ends):
     """For E[R + w sum of steps], whichever tokens end a step; by the tokens before it alone."""
     earned = np.stack([of_first[FIRST], np.append(0.0, of_second)], axis=-1)
@@ -94,8 +92,7 @@ def by_values(group, outcome, table, decay):
 value_gradient = expected_gradient(by_values, every(1, 1))
 
 
-@few
-@given(values(4), values(3), values(2), st.sampled_from([0.0, 0.5, 1.0]))
+@for_all(values(4), values(3), values(2), st.sampled_from([0.0, 0.5, 1.0]))
 def test_generalised_advantages_are_unbiased_for_true_values_and_without_decay_for_any(
     theta, outcome, guessed, decay
 ):
@@ -119,8 +116,7 @@ other_prompts = expected_gradient(
 )
 
 
-@few
-@given(values(4), values(3))
+@for_all(values(4), values(3))
 def test_one_completion_a_prompt_against_the_other_prompts_is_unbiased(theta, outcome):
     np.testing.assert_allclose(
         other_prompts(theta, outcome), true_gradient(theta, outcome), atol=EPS
@@ -138,8 +134,7 @@ circular = expected_gradient(
 )
 
 
-@few
-@given(values(4), values(3), widths)
+@for_all(values(4), values(3), widths)
 def test_a_baseline_from_before_is_unbiased_and_one_from_the_sample_is_not(theta, outcome, before):
     actual = from_before(theta, outcome, before)
     np.testing.assert_allclose(actual, true_gradient(theta, outcome), atol=EPS)

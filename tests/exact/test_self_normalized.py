@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, estimators, weights
-from tests.exact.draws import EPS, Y, distributions, few, multinomial, values
+from tests.exact.draws import EPS, Y, distributions, for_all, multinomial, values
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +28,7 @@ def moments_of(n):
 three, one = moments_of(3), moments_of(1)
 
 
-@few
-@given(distributions(), distributions(), values(), st.floats(-3, 3))
+@for_all(distributions(), distributions(), values(), st.floats(-3, 3))
 def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
     """Property 8: within [min f, max f]; f + c gives the estimate + c.
 
@@ -47,8 +45,7 @@ def test_self_normalized_stays_in_range_and_follows_shifts(pi, mu, f, shift):
     np.testing.assert_allclose(one(pi, mu, f)[1].bias, mu @ f - pi @ f, atol=EPS)
 
 
-@few
-@given(distributions(), distributions(), values())
+@for_all(distributions(), distributions(), values())
 def test_self_normalized_error_bounds(pi, mu, f):
     """Property 9: MSE <= (2/n)(V + o^2 chi2); |bias| <= sqrt(2 chi2 (V + o^2 chi2)) / n.
 
@@ -101,8 +98,7 @@ positive = st.lists(st.integers(1, 40), min_size=Y, max_size=Y).map(np.array)
 ess = jax.jit(weights.ess)
 
 
-@few
-@given(positive, st.floats(-300, 300))
+@for_all(positive, st.floats(-300, 300))
 def test_effective_sample_size_between_one_and_n_and_its_renyi_neighbours(w, log_scale):
     """Property 11: 1 <= ESS <= n, = n / (1 + CV^2), whatever the scale.
 

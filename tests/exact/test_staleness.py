@@ -3,17 +3,15 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, estimators
-from tests.exact.draws import EPS, distributions, eighths, few, tables, values, varied
+from tests.exact.draws import EPS, distributions, eighths, for_all, tables, values, varied
 
 pytestmark = pytest.mark.slow
 
 
-@few
-@given(distributions(), tables(3, 4), distributions(3))
+@for_all(distributions(), tables(3, 4), distributions(3))
 def test_a_buffer_is_no_worse_than_its_average_policy(pi, policies, weights):
     """Property 26: 1 + chi2(pi || sum w mu) <= sum w (1 + chi2_j).
 
@@ -30,8 +28,7 @@ variances = eighths(1, 64)
 sizes = st.integers(1, 20)
 
 
-@few
-@given(variances, variances, sizes, sizes)
+@for_all(variances, variances, sizes, sizes)
 def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_variance, fresh, stale):
     """Property 26: the plain mean's variance falls iff sigma1^2 / sigma0^2 < 2 + m / N.
 
@@ -56,8 +53,7 @@ def pooled(pi, mu, f, weight):
     return [estimators.exact_moments(*side, pi @ f) for side in sides]
 
 
-@few
-@given(distributions(), distributions(), varied())
+@for_all(distributions(), distributions(), varied())
 def test_inverse_variance_weighting_never_hurts(pi, mu, f):
     """Section 3: the best linear combination is at least as good as the fresh samples alone.
 
@@ -73,8 +69,7 @@ def test_inverse_variance_weighting_never_hurts(pi, mu, f):
         assert bool(helps) == bool(plain.variance < fresh.variance)
 
 
-@few
-@given(distributions(), distributions(), values(low=0, high=8))
+@for_all(distributions(), distributions(), values(low=0, high=8))
 def test_effective_samples_bound_the_error(pi, mu, r):
     """Section 3: MSE(IS) <= 1 / n_eff for r in [0, 1], and `sample_size` inverts it.
 

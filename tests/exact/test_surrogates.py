@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 
 from ogrpo.core import surrogates
-from tests.exact.draws import EPS, eighths, few, values
+from tests.exact.draws import EPS, eighths, for_all, values
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +22,7 @@ def clipped(ratio, advantages, eps_low, eps_high, center):
     )
 
 
-@few
-@given(ratios, values(), widths, widths, centers)
+@for_all(ratios, values(), widths, widths, centers)
 def test_surrogate_is_its_case_form_and_a_minorant_that_touches(r, a, low, high, c):
     """Property 16: a min(r, c + eps) for a >= 0, a max(r, (c - eps)_+) for a < 0.
 
@@ -40,8 +38,7 @@ def test_surrogate_is_its_case_form_and_a_minorant_that_touches(r, a, low, high,
     assert np.all(actual - c * a <= max(low, high) * abs(a) + EPS)
 
 
-@few
-@given(ratios, ratios, values(), widths, widths, centers)
+@for_all(ratios, ratios, values(), widths, widths, centers)
 def test_surrogate_rises_with_its_width_and_is_concave_in_the_ratio(r, s, a, eps, more, c):
     """Property 16: nondecreasing in eps; midpoint concavity for either sign of a.
 
@@ -54,8 +51,7 @@ def test_surrogate_rises_with_its_width_and_is_concave_in_the_ratio(r, s, a, eps
     assert np.all(clipped((r + s) / 2, a, eps, eps, c) >= (at_r + at_s) / 2 - EPS)
 
 
-@few
-@given(ratios, values(), widths, widths)
+@for_all(ratios, values(), widths, widths)
 def test_unit_centre_is_ppos_clip(r, a, low, high):
     """Property 16: r' = 1 is min(r a, clip(r, 1 - eps, 1 + eps) a), for eps <= 1 on the low side.
 
@@ -66,8 +62,7 @@ def test_unit_centre_is_ppos_clip(r, a, low, high):
     np.testing.assert_allclose(clipped(r, a, low, high, np.ones(4)), expected, atol=EPS)
 
 
-@few
-@given(values(), widths.filter(bool), values(low=1, high=24))
+@for_all(values(), widths.filter(bool), values(low=1, high=24))
 def test_slope_at_the_centre_is_the_advantage(a, eps, c):
     """Property 16: autodiff at r = r'.
 
@@ -90,8 +85,7 @@ def test_refuted_clipping_bounds_the_ratio():
     np.testing.assert_allclose(surrogates.dual_clipped_surrogate(r, a, **eps, dual=3.0), -3 * ones)
 
 
-@few
-@given(ratios, values(), eighths(0, 8), widths, values(low=1, high=24))
+@for_all(ratios, values(), eighths(0, 8), widths, values(low=1, high=24))
 def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
     """r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps).
 
@@ -105,8 +99,7 @@ def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
     np.testing.assert_allclose(ours, hilton, atol=EPS)
 
 
-@few
-@given(ratios, values(), eighths(0, 8), eighths(0, 8))
+@for_all(ratios, values(), eighths(0, 8), eighths(0, 8))
 def test_a_cap_above_the_band_is_the_dual_clip(r, a, low, high):
     """min(r, cap) before the product equals max with cap a for a < 0, if cap >= 1 + eps."""
     r, a, eps = jnp.asarray(r), jnp.asarray(a), {"eps_low": low, "eps_high": high}
@@ -115,8 +108,7 @@ def test_a_cap_above_the_band_is_the_dual_clip(r, a, low, high):
     np.testing.assert_allclose(capped, dual, atol=EPS)
 
 
-@few
-@given(ratios, values())
+@for_all(ratios, values())
 def test_the_soft_surrogate_has_the_advantage_as_its_largest_slope(r, a):
     """SAPO: slope a at r = 1, smaller everywhere else."""
 

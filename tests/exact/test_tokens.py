@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, ratios, traces
 from ogrpo.core.objectives import TokenBatch, token_loss
 from ogrpo.core.surrogates import ratio_surrogate
-from tests.exact.draws import EPS, caps, distributions, eighths, few, tables, values
+from tests.exact.draws import EPS, caps, distributions, eighths, for_all, tables, values
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +35,7 @@ def independent_log_probs(pair):
     return token_log_probs(pair[0], np.repeat(pair[1][None], V, 0))
 
 
-@few
-@given(independent, independent)
+@for_all(independent, independent)
 def test_chi_square_and_overlaps_multiply_over_independent_tokens(new, old):
     """Property 23: 1 + chi2_T = prod (1 + chi2_t); E_mu[prod min(1, rho_t)] = prod (1 - TV_t).
 
@@ -58,8 +56,7 @@ def test_chi_square_and_overlaps_multiply_over_independent_tokens(new, old):
 policies = st.tuples(distributions(V), tables(V, V))
 
 
-@few
-@given(policies, policies, values(V * V))
+@for_all(policies, policies, values(V * V))
 def test_prefix_ratios_are_unbiased_for_prefix_rewards(new, old, r):
     """Per-decision: rho of the prefix suffices for what the prefix decides; the whole for the rest."""
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
@@ -75,8 +72,7 @@ def policy_log_probs(logits):
     return token_log_probs(jax.nn.softmax(logits[0]), jax.nn.softmax(logits[1:], axis=-1))
 
 
-@few
-@given(values(V + 1, V), values(V * V))
+@for_all(values(V + 1, V), values(V * V))
 def test_token_surrogate_has_the_sequence_gradient_on_policy(logits, r):
     """Property 24: at pi = mu the token-sum surrogate's gradient is grad J."""
     behavior = policy_log_probs(logits)
@@ -96,8 +92,7 @@ def token_surrogate(new, old, r):
     return joint(old) @ ((rho - 1).sum(-1) * r)
 
 
-@few
-@given(policies, policies, values(V * V, low=0, high=8))
+@for_all(policies, policies, values(V * V, low=0, high=8))
 def test_token_surrogate_is_second_order_in_the_distance(new, old, r):
     """Property 24: |J(pi) - J(mu) - L_tok| <= T (T - 1) zeta^2, zeta the largest prefix TV.
 
@@ -133,8 +128,7 @@ def test_token_surrogate_bound_is_attained_at_two_tokens():
     assert error == pytest.approx(float(bounds.token_surrogate_bound(T, zeta)))
 
 
-@few
-@given(distributions(), distributions(), values(), caps)
+@for_all(distributions(), distributions(), values(), caps)
 def test_vtrace_bandit_fixed_point(pi, mu, r, cap):
     """Property 25: V = E[min(c, rho) r] / E[min(c, rho)], the value of min(c mu, pi) normalised."""
     policy = np.minimum(cap * mu, pi)
@@ -165,8 +159,7 @@ def mass_bound(pi, mu, lengths):
     return bounds.normalized_ratio_bound(*map(jnp.asarray, (pi, mu, lengths.astype(float))))
 
 
-@few
-@given(distributions(), distributions(), st.lists(st.integers(1, 9), min_size=4, max_size=4))
+@for_all(distributions(), distributions(), st.lists(st.integers(1, 9), min_size=4, max_size=4))
 def test_the_length_normalised_ratio_has_the_mass_of_its_bound(pi, mu, lengths):
     """Property 28: GSPO: E_mu[rho^{1/T}] <= 1 + E_pi[1/T] - E_mu[1/T], with each sequence's length.
 
@@ -190,8 +183,7 @@ def test_refuted_the_length_normalised_ratio_loses_mass_whatever_the_lengths():
     assert mass <= mass_bound(pi, mu, lengths)
 
 
-@few
-@given(policies, policies, values(V * V, low=0, high=8), eighths(4, 24))
+@for_all(policies, policies, values(V * V, low=0, high=8), eighths(4, 24))
 def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
     """0 <= J - E_mu[prod min(rho_t, c) r] <= 1 - (1 - zeta_c)^T.
 
