@@ -22,12 +22,16 @@ TAKES_A_GROUP = {
     "exponentially_weighted": advantages.exponentially_weighted,
     "drop_negatives": lambda r: advantages.drop_negatives(r, jax.random.key(0)),
     "positive_part": advantages.positive_part,
+    "mean_normalized": advantages.mean_normalized,
+    "max_at_k": advantages.max_at_k,
+    "pass_at_k": advantages.pass_at_k,
 }
 NEEDS_NO_SIBLING = {
-    "raw": advantages.raw,
-    "successes": advantages.successes,
-    "above_baseline": lambda r: advantages.above_baseline(r, baseline=0.5),
-    "leave_prompt_out": advantages.leave_prompt_out,
+    "raw": (advantages.raw, 1),
+    "successes": (advantages.successes, 1),
+    "above_baseline": (lambda r: advantages.above_baseline(r, baseline=0.5), 0.5),
+    "leave_prompt_out": (advantages.leave_prompt_out, 1),
+    "batch_centered": (advantages.batch_centered, 0.5),
 }
 
 
@@ -40,11 +44,11 @@ def test_a_group_of_one_has_no_baseline(name, shape):
 
 @pytest.mark.parametrize("name", sorted(NEEDS_NO_SIBLING))
 def test_one_completion_is_enough_without_siblings_and_none_is_not(name):
-    expected = {"raw": 1, "successes": 1, "above_baseline": 0.5, "leave_prompt_out": 1}[name]
-    assert NEEDS_NO_SIBLING[name](jnp.array([[1.0], [0.0]]))[0, 0] == expected
+    fn, expected = NEEDS_NO_SIBLING[name]
+    assert fn(jnp.array([[1.0], [0.0]]))[0, 0] == expected
     for shape in [(), (2, 0)]:
         with pytest.raises(ValueError, match=r"G >= 1|N >= 2"):
-            NEEDS_NO_SIBLING[name](jnp.zeros(shape))
+            fn(jnp.zeros(shape))
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
@@ -69,18 +73,10 @@ def test_zero_variance_groups_are_found():
     np.testing.assert_array_equal(advantages.zero_variance_mask(R[:, :1]), [True, True])
 
 
-OF_SETS = {
-    "mean_normalized": advantages.mean_normalized,
-    "max_at_k": advantages.max_at_k,
-    "pass_at_k": advantages.pass_at_k,
-    "batch_centered": advantages.batch_centered,
-}
-
-
-@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING | OF_SETS))
+@pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
 def test_a_completion_that_was_not_judged_is_left_out(name):
     """Its siblings earn what they would if it had not been drawn; a whole group earns nothing."""
-    fn = (TAKES_A_GROUP | NEEDS_NO_SIBLING | OF_SETS)[name]
+    fn = TAKES_A_GROUP[name] if name in TAKES_A_GROUP else NEEDS_NO_SIBLING[name][0]
     rewards = jnp.array([[1.0, 0.25, 3.0], [2.0, 2.0, 2.0], [0.5, 1.5, 1.0]])
     if name == "pass_at_k":  # of successes and failures
         rewards = jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])

@@ -21,7 +21,6 @@ from ogrpo.core.algorithms import (
     REFERENCE,
     WEIGHTS,
     Algorithm,
-    Knob,
     LooksAt,
     with_parts,
 )
@@ -237,9 +236,9 @@ def test_a_centre_decides_what_is_read(center, inputs):
         == (PROXIMAL in loss_reads(algorithm, *inputs))
     )
     log_probs, batch = inputs
-    expected = objectives.off_policy_grpo(log_probs, batch, center_fn=CENTERS[center])
+    expected = {"exact": objectives.off_policy_grpo, "unit": objectives.grpo}[center]
     ours = algorithm.token_loss(log_probs, batch, settings(algorithm))
-    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+    np.testing.assert_allclose(ours, expected(log_probs, batch), rtol=1e-6)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -272,6 +271,11 @@ def test_the_kl_term_is_exchanged_alone(kl, inputs):
     ratio = np.exp(np.where(batch.mask, log_probs - batch.behavior_log_probs, 0))
     expected = 0.5 * plain * (ratio if kl.startswith(("importance", "weighted")) else 1)
     np.testing.assert_allclose(ours, np.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_the_kl_term_is_k3_unless_exchanged(inputs):
+    ours, expected = (term(*inputs) for term in (ALGORITHMS["grpo"].kl, reference_kl(k3)))
+    np.testing.assert_array_equal(ours, expected)
 
 
 def test_the_importance_corrected_kl_has_its_gradient_through_the_ratio(inputs):
@@ -310,7 +314,7 @@ REFUSED = [
 
 def undeclared():
     """The trainer scores what is declared: anything else would silently be pi_theta."""
-    knobs = {"cap": Knob(2.0, "here"), "beta": Knob(0.0, "here")}
+    knobs = published("here", cap=2.0, beta=0.0)
     return Algorithm("mine", objectives.decoupled, knobs=knobs)
 
 
@@ -340,14 +344,3 @@ def test_a_part_that_is_exchanged_brings_its_knobs(tables):
     parts, knobs = tables
     for name, part in parts.items():
         assert set(knobs.get(name, {})) == keywords(part)
-
-
-def test_the_kl_term_is_k3_unless_exchanged(inputs):
-    ours, expected = (term(*inputs) for term in (ALGORITHMS["grpo"].kl, reference_kl(k3)))
-    np.testing.assert_array_equal(ours, expected)
-
-
-def test_knobs_of_one_source_are_the_losss_unless_a_part_is_named():
-    assert published("here", tau=1.0) == {"tau": Knob(1.0, "here", ("loss",))}
-    length = published("the run", "reduction", "advantage", length=None)["length"]
-    assert length == Knob(None, "the run", ("reduction", "advantage"))

@@ -24,6 +24,7 @@ REFUSED = [
     ),
     (lambda: aggregate.group_total(ROW[0], KEPT[0]), r"expected arrays \[..., G, T\]"),
     (lambda: objectives.grpo(EMPTY, objectives.TokenBatch(EMPTY, EMPTY > 0, EMPTY)), "empty"),
+    (lambda: token_loss(beta=-1.0), r"beta must be >= 0, got -1"),
     (lambda: aggregate.token_total(ROW, COUNTS), "mask must be bool, got int32"),
     (lambda: aggregate.token_total(ROW, KEPT, counted=COUNTS), "counted must be bool"),
     (lambda: weights.truncated_weight(ROW, KEPT, cap=-1.0), "cap must be >= 0, got -1"),
@@ -39,6 +40,11 @@ REFUSED = [
     (lambda: bet(rates=(0.5, 1.0)), r"rates\[1\] must lie strictly between 0 and 1, got 1"),
     (lambda: bet(rates=()), "rates is empty; pass one"),
 ]
+
+
+def token_loss(**knobs):
+    batch = objectives.TokenBatch(ROW, KEPT, ROW)
+    return objectives.token_loss(ROW, batch, surrogate_fn=lambda r, a: r * a, **knobs)
 
 
 def gap(**changes):

@@ -126,14 +126,22 @@ def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
     assert not np.any(np.asarray(jax.grad(partial(loss, clean=True))(raw))[~a.mask])
 
 
-def test_a_corrected_objective_cannot_see_under_the_mask():
+@pytest.mark.parametrize(
+    "loss",
+    [
+        partial(corrected, objective_fn=objectives.grpo, weight_fn=plain_weight),
+        partial(objectives.token_loss, surrogate_fn=lambda ratio, _: ratio),
+    ],
+    ids=["corrected", "a surrogate that ignores advantages"],
+)
+def test_a_loss_of_parts_cannot_see_under_the_mask(loss):
     a = poisoned()
     raw, padded = jnp.asarray(a.lp, float), batch_of(a)
-    loss = partial(corrected, objective_fn=objectives.grpo, weight_fn=plain_weight)
-    gradient = jax.grad(lambda x: jnp.sum(loss(x, padded)))(raw)
+    values, gradient = loss(raw, padded), jax.grad(lambda x: jnp.sum(loss(x, padded)))(raw)
     assert np.isfinite(gradient).all()
-    assert not np.any(np.asarray(loss(raw, padded))[~a.mask])
-    assert not np.any(np.asarray(gradient)[~a.mask])
+    for array in map(np.asarray, (values, gradient)):
+        assert not np.any(array[~a.mask])
+        assert array[a.mask].any()
 
 
 def test_the_score_form_and_the_ratio_form_agree_in_gradient():
@@ -153,6 +161,7 @@ def test_what_came_before_the_update_is_the_proximal_policy_over_the_sampler():
     batch, drift = batch_of(a), np.where(a.mask, a.prox - a.old, 0)
     np.testing.assert_allclose(objectives.drift(batch), drift, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(objectives.exact_center(batch), np.exp(drift), rtol=1e-5)
+    np.testing.assert_array_equal(objectives.unit_center(batch), 1)
     held = jax.grad(lambda p: objectives.exact_center(batch._replace(proximal_log_probs=p)).sum())(
         batch.proximal_log_probs
     )
@@ -187,11 +196,14 @@ def test_what_a_clip_removes_is_counted_by_its_gradient():
 
 
 def test_the_users_weights_multiply_the_gain_alone_and_are_held_constant():
-    log_probs, batch, _ = problem()
+    """And beta the KL term alone, k3 where a token counts."""
+    log_probs, batch, a = problem()
     weights = jnp.linspace(0.5, 2.0, log_probs.size).reshape(log_probs.shape)
     assert objectives.token_weights(batch) == 1.0
     loss = partial(objectives.token_loss, log_probs, surrogate_fn=lambda r, a: r * a)
     plain, kl = loss(batch), loss(batch, beta=0.5) - loss(batch)
+    delta = np.where(a.mask, a.ref - a.lp, 0)
+    np.testing.assert_allclose(kl, 0.5 * (np.expm1(delta) - delta), atol=1e-6)
     with_kl = loss(batch._replace(weights=weights), beta=0.5)
     np.testing.assert_allclose(with_kl, weights * plain + kl, rtol=1e-5, atol=1e-6)
     moved = jax.grad(lambda w: objectives.grpo(log_probs, batch._replace(weights=w)).sum())(weights)

@@ -1,6 +1,6 @@
 """Hypothesis strategies: small distributions and values of one fixed shape, hence one compilation.
 
-And what it does not draw: `multinomial` has every outcome of many draws.
+And what it does not draw: `multinomial` has every outcome of many draws, `moments_of` every sample.
 
 Probabilities are ratios of small integers, so mass is bounded away from 0 and examples shrink to
 something legible.
@@ -9,11 +9,14 @@ something legible.
 import itertools
 from functools import cache
 
+import jax
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import gammaln
+
+from ogrpo.core import bounds, estimators
 
 Y = 4
 EPS = 1e-9
@@ -24,15 +27,10 @@ def for_all(*drawn, examples: int = 30, **named):
     return lambda test: settings(max_examples=examples)(given(*drawn, **named)(test))
 
 
-def distributions(size: int = Y, least: int = 1) -> st.SearchStrategy[np.ndarray]:
-    """[size] probabilities; `least=0` allows outcomes of no mass."""
-    counts = hnp.arrays(np.int64, size, elements=st.integers(least, 20))
-    return counts.filter(lambda c: c.sum() > 0).map(lambda c: c / c.sum())
-
-
-def tables(*shape: int, least: int = 1) -> st.SearchStrategy[np.ndarray]:
-    """[..., size] conditional distributions."""
-    counts = hnp.arrays(np.int64, shape, elements=st.integers(least, 20))
+def distributions(*shape: int, least: int = 1) -> st.SearchStrategy[np.ndarray]:
+    """[shape] probabilities along the last axis; `least=0` allows outcomes of no mass."""
+    counts = hnp.arrays(np.int64, shape or Y, elements=st.integers(least, 20))
+    counts = counts.filter(lambda c: np.all(c.sum(-1) > 0))
     return counts.map(lambda c: c / c.sum(-1, keepdims=True))
 
 
@@ -72,3 +70,15 @@ def multinomial(n: int, probs) -> tuple[np.ndarray, np.ndarray]:
     drawn = counts(n, len(probs))
     ways = gammaln(n + 1) - gammaln(drawn + 1).sum(-1)
     return drawn, np.exp(ways + drawn @ np.log(probs))
+
+
+def moments_of(terms_fn, n: int):
+    """Jitted (pi, mu, f) -> the mean of n terms in every sample of mu, its moments about E_pi f."""
+
+    @jax.jit
+    def moments(pi, mu, f):
+        drawn, ratio = estimators.every_sample(mu, n), bounds.density_ratio(pi, mu)
+        means = jax.vmap(lambda y: terms_fn(ratio[y], f[y]))(drawn.outcomes).mean(-1)
+        return means, estimators.exact_moments(means, drawn.probs, pi @ f)
+
+    return moments

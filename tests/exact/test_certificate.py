@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ogrpo.core import bounds, certificates
 from ogrpo.core.surrogates import clipped_surrogate
 from ogrpo.report.certificates import FINEST, Claim, is_accepted
-from tests.exact.draws import EPS, distributions, for_all, multinomial, tables, values, widths
+from tests.exact.draws import EPS, distributions, for_all, multinomial, values, widths
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +242,7 @@ def test_old_and_new_draws_in_equal_shares_need_no_support_and_no_chi_square(pi,
         assert table.min() >= -1 - EPS
 
 
-@for_all(distributions(3), tables(3, 3), rewards(3))
+@for_all(distributions(3), distributions(3, 3), rewards(3))
 def test_several_samplers_are_one_mixture_with_bounded_ratios(shares, samplers, r):
     """Ratios of at most 1/w_j; the gain between two samplers from the draws of all.
 

@@ -108,30 +108,25 @@ def test_truncation_error_is_bounded_by_its_two_parts(pi, mu, f, n, tau):
     assert mse <= most**2 * tau / n + (most * second / (4 * tau)) ** 2 + EPS
 
 
+def miss(pi, mu, r, moment, *, n, delta):
+    """P(|J_tau - J| > 2 sqrt(M ln(2/delta) / n)), over every sample."""
+    tau = float(clipping.high_probability_clip(n, moment=moment, delta=delta))
+    drawn, law = multinomial(n, mu)
+    off = drawn @ (np.minimum(pi / mu, tau) * r) / n - pi @ r
+    return law @ (abs(off) > 2 * np.sqrt(moment * np.log(2 / delta) / n) + EPS)
+
+
 @for_all(distributions(), distributions(), values(low=0, high=8), st.sampled_from([0.02, 0.1, 0.4]))
 def test_high_probability_clip_holds_with_its_probability(pi, mu, r, delta):
-    """P(|J_tau - J| > 2 sqrt(M ln(2/delta) / n)) <= delta, over every sample of four."""
-    n, moment = 4, max((pi**2 / mu) @ r, 1e-3)
-    tau = clipping.high_probability_clip(n, moment=moment, delta=delta)
-    terms = np.minimum(pi / mu, tau) * r
-    drawn, law = multinomial(n, mu)
-    far = abs(drawn @ terms / n - pi @ r) > 2 * np.sqrt(moment * np.log(2 / delta) / n) + EPS
-    assert law @ far <= delta + EPS
-
-
-def miss(moment, *, n, chance, reward, delta):
-    """P(|J_tau - J| > 2 sqrt(M ln(2/delta) / n)), pi the point mass on what mu draws at `chance`."""
-    tau = float(clipping.high_probability_clip(n, moment=moment, delta=delta))
-    drawn, law = multinomial(n, [chance, 1 - chance])
-    estimate = drawn[:, 0] / n * min(1 / chance, tau) * reward
-    return law[abs(estimate - reward) > 2 * np.sqrt(moment * np.log(2 / delta) / n)].sum()
+    moment = max((pi**2 / mu) @ r, 1e-3)
+    assert miss(pi, mu, r, moment, n=4, delta=delta) <= delta + EPS
 
 
 def test_refuted_high_probability_clip_from_squared_rewards():
     """r = .1, mu(y) = .01, pi(y) = 1, n = 3689: E[rho^2 r^2] = 1 fails 978 times in a thousand."""
-    example = {"n": 3689, "chance": 0.01, "reward": 0.1, "delta": 0.05}
-    assert miss(1.0, **example) == pytest.approx(0.978, abs=1e-3)
-    assert miss(10.0, **example) <= 0.05
+    example = [np.array(x) for x in ((1.0, 0.0), (0.01, 0.99), (0.1, 0.1))]
+    assert miss(*example, 1.0, n=3689, delta=0.05) == pytest.approx(0.978, abs=1e-3)
+    assert miss(*example, 10.0, n=3689, delta=0.05) <= 0.05
 
 
 def test_ionides_rate_is_the_root():

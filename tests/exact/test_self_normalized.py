@@ -7,25 +7,14 @@ import pytest
 from hypothesis import strategies as st
 
 from ogrpo.core import bounds, estimators, weights
-from tests.exact.draws import EPS, Y, distributions, for_all, multinomial, values
+from tests.exact.draws import EPS, Y, distributions, for_all, moments_of, multinomial, values
 
 pytestmark = pytest.mark.slow
 
 ONES = np.ones(Y, bool)
 
 
-def moments_of(n):
-    @jax.jit
-    def moments(pi, mu, f):
-        drawn = estimators.every_sample(mu, n)
-        ratio = pi / mu
-        terms = jax.vmap(lambda y: estimators.self_normalized_terms(ratio[y], f[y]))(drawn.outcomes)
-        return terms.mean(-1), estimators.exact_moments(terms.mean(-1), drawn.probs, pi @ f)
-
-    return moments
-
-
-three, one = moments_of(3), moments_of(1)
+three, one = (moments_of(estimators.self_normalized_terms, n) for n in (3, 1))
 
 
 @for_all(distributions(), distributions(), values(), st.floats(-3, 3))

@@ -1,5 +1,7 @@
 """Property 16: f_eps and its relatives."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,25 +53,36 @@ def test_surrogate_rises_with_its_width_and_is_concave_in_the_ratio(r, s, a, eps
     assert np.all(clipped((r + s) / 2, a, eps, eps, c) >= (at_r + at_s) / 2 - EPS)
 
 
-@for_all(ratios, values(), widths, widths)
-def test_unit_centre_is_ppos_clip(r, a, low, high):
+@for_all(ratios, values(), eighths(0, 8), widths, values(low=1, high=24))
+def test_unit_centre_is_ppos_clip_and_decoupled_ppo_a_multiplicative_band(r, a, low, high, c):
     """Property 16: r' = 1 is min(r a, clip(r, 1 - eps, 1 + eps) a), for eps <= 1 on the low side.
 
-    Theorem Clip.feps_ppo.
+    r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps). Theorems
+    Clip.feps_ppo, Clip.decoupled_ppo.
     """
-    low = min(low, 1.0)
-    expected = np.minimum(r * a, np.clip(r, 1 - low, 1 + high) * a)
-    np.testing.assert_allclose(clipped(r, a, low, high, np.ones(4)), expected, atol=EPS)
+
+    def ppo(rho):
+        return np.minimum(rho * a, np.clip(rho, 1 - low, 1 + high) * a)
+
+    np.testing.assert_allclose(clipped(r, a, low, high, np.ones(4)), ppo(r), atol=EPS)
+    ours = surrogates.decoupled_surrogate(
+        jnp.asarray(r), jnp.asarray(a), eps_low=low, eps_high=high, center=jnp.asarray(c)
+    )
+    np.testing.assert_allclose(ours, c * ppo(r / c), atol=EPS)
 
 
-@for_all(values(), widths.filter(bool), values(low=1, high=24))
-def test_slope_at_the_centre_is_the_advantage(a, eps, c):
-    """Property 16: autodiff at r = r'.
+@for_all(values(), widths.filter(bool), values(low=1, high=24), ratios)
+def test_slope_at_the_centre_is_the_advantage(a, eps, c, r):
+    """Property 16: autodiff at r = r'; of SAPO at r = 1, where it is largest.
 
     Theorem Clip.feps_slope.
     """
     slope = jax.grad(lambda r: clipped(r, a, eps, eps, jnp.asarray(c)).sum())(jnp.asarray(c))
     np.testing.assert_allclose(slope, a, atol=EPS)
+    soft = partial(surrogates.soft_surrogate, temperature_pos=1.0, temperature_neg=1.05)
+    soft_slope = jax.grad(lambda r: soft(r, jnp.asarray(a)).sum())
+    np.testing.assert_allclose(soft_slope(jnp.ones(4)), a, atol=EPS)
+    assert np.all(abs(soft_slope(jnp.asarray(r))) <= abs(a) + EPS)
 
 
 def test_refuted_clipping_bounds_the_ratio():
@@ -85,20 +98,6 @@ def test_refuted_clipping_bounds_the_ratio():
     np.testing.assert_allclose(surrogates.dual_clipped_surrogate(r, a, **eps, dual=3.0), -3 * ones)
 
 
-@for_all(ratios, values(), eighths(0, 8), widths, values(low=1, high=24))
-def test_decoupled_ppo_is_a_multiplicative_band(r, a, low, high, c):
-    """r' min(rho a, clip(rho, 1 +- eps) a) with rho = r / r' clips r to r' (1 +- eps).
-
-    Theorem Clip.decoupled_ppo.
-    """
-    rho = r / c
-    hilton = c * np.minimum(rho * a, np.clip(rho, 1 - low, 1 + high) * a)
-    ours = surrogates.decoupled_surrogate(
-        jnp.asarray(r), jnp.asarray(a), eps_low=low, eps_high=high, center=jnp.asarray(c)
-    )
-    np.testing.assert_allclose(ours, hilton, atol=EPS)
-
-
 @for_all(ratios, values(), eighths(0, 8), eighths(0, 8))
 def test_a_cap_above_the_band_is_the_dual_clip(r, a, low, high):
     """min(r, cap) before the product equals max with cap a for a < 0, if cap >= 1 + eps."""
@@ -106,16 +105,3 @@ def test_a_cap_above_the_band_is_the_dual_clip(r, a, low, high):
     capped = surrogates.capped_surrogate(r, a, **eps, cap=3.0)
     dual = surrogates.dual_clipped_surrogate(r, a, **eps, dual=3.0)
     np.testing.assert_allclose(capped, dual, atol=EPS)
-
-
-@for_all(ratios, values())
-def test_the_soft_surrogate_has_the_advantage_as_its_largest_slope(r, a):
-    """SAPO: slope a at r = 1, smaller everywhere else."""
-
-    def total(x):
-        return surrogates.soft_surrogate(
-            x, jnp.asarray(a), temperature_pos=1.0, temperature_neg=1.05
-        ).sum()
-
-    np.testing.assert_allclose(jax.grad(total)(jnp.ones(4)), a, atol=EPS)
-    assert np.all(abs(jax.grad(total)(jnp.asarray(r))) <= abs(a) + EPS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ogrpo.core import bounds, ratios, traces
 from ogrpo.core.objectives import TokenBatch, token_loss
 from ogrpo.core.surrogates import ratio_surrogate
-from tests.exact.draws import EPS, caps, distributions, eighths, for_all, tables, values
+from tests.exact.draws import EPS, caps, distributions, eighths, for_all, values
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_chi_square_and_overlaps_multiply_over_independent_tokens(new, old):
     np.testing.assert_allclose(mu @ trace, np.prod(overlaps), atol=EPS)
 
 
-policies = st.tuples(distributions(V), tables(V, V))
+policies = st.tuples(distributions(V), distributions(V, V))
 
 
 @for_all(policies, policies, values(V * V))

@@ -3,18 +3,17 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ogrpo.core import advantages, aggregate, ratios, weights
 from ogrpo.core.aggregate import combine
 from ogrpo.core.algorithms import REDUCTIONS
+from tests.exact.draws import for_all
 
 pytestmark = pytest.mark.slow
 
 SHAPE = (4, 3, 2)  # N, G, T
-some = settings(max_examples=25)
 numbers = hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 8, width=16))
 masks = hnp.arrays(np.bool_, SHAPE)
 log_probs = hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 0, width=16))
@@ -25,8 +24,7 @@ def call(name, values, mask):
     return REDUCTIONS[name](jnp.asarray(values), jnp.asarray(mask), **knobs)
 
 
-@some
-@given(numbers, masks, st.permutations(range(4)))
+@for_all(numbers, masks, st.permutations(range(4)))
 def test_any_split_into_microbatches_adds_up(values, mask, order):
     order = np.array(order)
     for name in REDUCTIONS:
@@ -34,8 +32,7 @@ def test_any_split_into_microbatches_adds_up(values, mask, order):
         np.testing.assert_allclose(combine(*parts), call(name, values, mask), rtol=1e-5, atol=1e-4)
 
 
-@some
-@given(numbers, masks)
+@for_all(numbers, masks)
 def test_means_lie_within_the_values(values, mask):
     if mask.any():
         kept = values[mask]
@@ -44,8 +41,7 @@ def test_means_lie_within_the_values(values, mask):
             assert kept.min() - 1e-4 <= mean <= kept.max() + 1e-4
 
 
-@some
-@given(log_probs, log_probs, log_probs, masks)
+@for_all(log_probs, log_probs, log_probs, masks)
 def test_log_ratios_chain_and_reverse(a, b, c, mask):
     a, b, c, mask = map(jnp.asarray, (a, b, c, mask))
     for fn in (
@@ -60,8 +56,7 @@ def test_log_ratios_chain_and_reverse(a, b, c, mask):
         assert not np.any(np.asarray(fn(a, b, mask))[~np.asarray(mask)])
 
 
-@some
-@given(log_probs, log_probs, masks)
+@for_all(log_probs, log_probs, masks)
 def test_normalised_weights_average_to_one(a, b, mask):
     delta = ratios.log_ratio(*map(jnp.asarray, (a, b, mask)))
     present = mask.any(-1)
@@ -79,8 +74,7 @@ rewards = hnp.arrays(np.int64, (3, 4), elements=st.integers(-8, 8)).map(
 )
 
 
-@some
-@given(rewards, st.integers(-8, 8), st.integers(1, 16).map(lambda i: i / 4))
+@for_all(rewards, st.integers(-8, 8), st.integers(1, 16).map(lambda i: i / 4))
 def test_advantages_do_not_see_shifts_and_scale_as_they_should(r, shift, scale):
     r = jnp.asarray(r)
     for fn in (advantages.centered, advantages.leave_one_out):
@@ -90,8 +84,7 @@ def test_advantages_do_not_see_shifts_and_scale_as_they_should(r, shift, scale):
     np.testing.assert_allclose(standardized(r).sum(-1), 0, atol=1e-4)
 
 
-@some
-@given(log_probs, log_probs, masks)
+@for_all(log_probs, log_probs, masks)
 def test_bounded_weights_are_bounded(a, b, mask):
     delta = ratios.log_ratio(*map(jnp.asarray, (a, b, mask)))
     mask = jnp.asarray(mask)
