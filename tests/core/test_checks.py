@@ -11,12 +11,13 @@ from ogrpo.core import (
     checks,
     estimators,
     objectives,
+    returns,
     trust_region,
     weights,
 )
 
 ROW, EMPTY = jnp.ones((1, 3)), jnp.zeros((2, 3, 0))
-KEPT, COUNTS = ROW > 0, jnp.ones((1, 3), int)
+KEPT, COUNTS, BARE = ROW > 0, jnp.ones((1, 3), int), returns.Along(ROW[..., None] > 0)
 REFUSED = [
     (
         lambda: checks.check_axes("T", mask=jnp.array(True)),
@@ -29,6 +30,11 @@ REFUSED = [
     (lambda: aggregate.token_total(ROW, KEPT, counted=COUNTS), "counted must be bool"),
     (lambda: weights.truncated_weight(ROW, KEPT, cap=-1.0), "cap must be >= 0, got -1"),
     (lambda: advantages.group_standardized(ROW, eps_inside=-1e-3), "eps_inside must be >= 0"),
+    (lambda: advantages.leave_prompt_out(ROW), r"\[N, G\] with N >= 2, got \[1, 3\]"),
+    (lambda: advantages.leave_prompt_out(EMPTY), r"N >= 2, got \[2, 3, 0\]"),
+    (lambda: returns.step_returns(ROW, BARE), "rewards of steps are read"),
+    (lambda: returns.process_standardized(ROW, BARE), "rewards of steps are read"),
+    (lambda: returns.gae(ROW, BARE, discount=1.0, decay=1.0), "need the values of the states"),
     (lambda: trust_region.sequence_mask(objectives.grpo, delta=-0.1), "delta must be >= 0"),
     (lambda: estimators.importance_terms(ROW[0], jnp.ones(4)), r"need weights \[n\]"),
     (lambda: estimators.every_sample(jnp.full(10, 0.1), 9), r"cannot list 10\^9 samples"),

@@ -60,6 +60,8 @@ def test_a_divergence_that_is_nan_is_not_swallowed():
     ("mask_fn", "bounds", "kept"),
     [
         (gates.token_mask, {"low": 0.8, "high": 1.15}, [[1, 0], [0, 1]]),
+        (gates.sequence_mask, {"low": 0.7, "high": 1.3}, [[1, 1], [0, 0]]),
+        (gates.sequence_mask, {"low": 0.9, "high": 1.4}, [[0, 0], [1, 1]]),
         (gates.geometric_mask, {"low": 0.9, "high": 1.1}, [[1, 1], [0, 0]]),
         (gates.off_policy_sequence_mask, {"delta": 0.05}, [[0, 0], [1, 1]]),
         (gates.k3_mask, {"limit": 0.02}, [[0, 0], [1, 1]]),

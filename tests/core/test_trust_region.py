@@ -18,11 +18,10 @@ REGIONS = {
         objectives.grpo, target=0.01, rate=0.1, initial=0.2, smallest=0.05, largest=0.4
     ),
 }  # fmt: skip
-every_region = pytest.mark.parametrize("name", sorted(REGIONS))
 
 
-@every_region
-def test_one_step_is_pure_jittable_and_differentiable(name):
+@pytest.mark.parametrize("name", sorted(REGIONS))
+def test_one_step_is_pure_jittable_and_differentiable_and_its_measures_add_up(name):
     region, (log_probs, batch, a) = REGIONS[name], problem()
 
     @jax.jit
@@ -40,6 +39,10 @@ def test_one_step_is_pure_jittable_and_differentiable(name):
     assert not np.any(np.asarray(gradient)[~a.mask])
     np.testing.assert_array_equal(gradient, again)
     assert jax.tree.structure(moved) == jax.tree.structure(state)
+    parts = of_each_prompt(region.measure, log_probs, batch)
+    added = jax.tree.map(lambda *xs: sum(xs), *parts)
+    whole = region.measure(log_probs, batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), added, whole)
 
 
 def far_by(batch, a, nats):
@@ -107,12 +110,3 @@ def test_the_mask_silences_sequences_that_are_far_and_no_others():
     expected = np.where((kl > 0.05)[..., None], 0, objectives.reinforce(log_probs, batch))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert 0 < (kl > 0.05).sum() < kl.size
-
-
-@every_region
-def test_measures_add_up_over_microbatches(name):
-    log_probs, batch, _ = problem()
-    whole = REGIONS[name].measure(log_probs, batch)
-    parts = of_each_prompt(REGIONS[name].measure, log_probs, batch)
-    added = jax.tree.map(lambda *xs: sum(xs), *parts)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), added, whole)

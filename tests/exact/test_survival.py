@@ -1,4 +1,4 @@
-"""The share that survives a gate: against the exact law of two-valued log-ratios, and the gates."""
+"""The share that survives a gate, against the exact law of two-valued log-ratios."""
 
 import math
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import gates, survival
+from ogrpo.core import survival
 
 UP, DOWN, CHANCE = 0.05, -0.03, 0.35
 """D is UP with this chance, else DOWN: asymmetric."""
@@ -50,16 +50,3 @@ def test_the_bound_holds_for_every_outcome_and_is_not_empty():
             assert least <= mean_of(length, lambda s, high=high: s <= math.log(high)) + 1e-6
     assert float(survival.survival_bound(jnp.array([20.0]), MEAN, STD, high=3.0)[0]) > 0.9
     assert float(survival.survival_bound(jnp.array([300.0]), 0.01, STD, high=3.0)[0]) == 0
-
-
-def test_the_gate_itself_keeps_the_share_that_is_told():
-    """4,000 completions of ragged lengths, by the gate that a loss applies; five sigma."""
-    rng, bounds = np.random.default_rng(4), {"low": 0.3, "high": 2.0}
-    lengths = rng.integers(5, 60, 4000)
-    mask = jnp.asarray(np.arange(60) < lengths[:, None])
-    delta = jnp.asarray(rng.normal(-0.01, 0.15, mask.shape))
-    kept = np.asarray(gates.sequence_mask(delta, delta, mask, **bounds))[np.asarray(mask)].mean()
-    weight = lengths / lengths.sum()  # the share of tokens
-    expected = weight @ survival.sequence_survival(jnp.asarray(lengths), -0.01, 0.15, **bounds)
-    assert abs(kept - expected) < 5 * math.sqrt((weight**2).sum() * 0.25)
-    assert 0.05 < kept < 0.95

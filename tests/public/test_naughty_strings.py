@@ -1,6 +1,8 @@
 """The Big List of Naughty Strings through whatever takes a text."""
 
+import itertools
 import json
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -27,24 +29,17 @@ def test_all_of_them_are_here():
     assert (len(STRINGS), sum(not text.isascii() for text in STRINGS)) == (515, 96)
 
 
-@pytest.fixture(scope="module")
-def free():
-    reward = MathReward(EXTRACTORS["free"], seconds=0.5)
-    yield reward
-    reward.close()
-
-
 @pytest.mark.slow
-def test_none_of_them_is_the_answer_to_anything_else(free):
+def test_none_of_them_is_the_answer_to_anything_else():
     """As a completion, in a box and behind a marker, against a gold answer that none of them is."""
-    outcomes = {"wrong", "unparsable"}
-    for ways in (STRINGS, [f"so \\boxed{{{x}}}" for x in STRINGS], [f"#### {x}" for x in STRINGS]):
-        golds = ["271828"] * len(ways)
-        some = len(ways[::9])  # the judge that reads formulas takes its time
-        assert set(free.judge_all(ways[::9], FINISHED[:some], golds[:some])) <= outcomes
-        judges = MathReward(EXTRACTORS["marker"]), ExactMatch(EXTRACTORS["choice"]), ExactMatch()
-        for judge in judges:
-            assert set(judge.judge_all(ways, FINISHED, golds)) <= outcomes
+    boxed, marked = ([form.format(x) for x in STRINGS] for form in ("so \\boxed{{{}}}", "#### {}"))
+    ways, golds = [*STRINGS, *boxed, *marked], ["271828"] * 3 * len(STRINGS)
+    judges = [MathReward(EXTRACTORS["marker"]), ExactMatch(EXTRACTORS["choice"]), ExactMatch()]
+    outcomes = [judge.judge_all(ways, FINISHED * 3, golds) for judge in judges]
+    some = ways[::9]  # the judge that reads formulas takes its time
+    with closing(MathReward(EXTRACTORS["free"], seconds=0.5)) as free:
+        outcomes.append(free.judge_all(some, FINISHED[: len(some)], golds[: len(some)]))
+    assert {*itertools.chain(*outcomes)} <= {"wrong", "unparsable"}
 
 
 def test_each_is_itself_where_texts_are_compared():
