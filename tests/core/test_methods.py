@@ -362,20 +362,15 @@ def test_the_whole_method_is_its_source(source):
     assert np.any(gradient)
 
 
-def at_ratio_one(formula):
+def test_trinitys_sapo_is_not_the_papers():
+    """Of ratio 1, where ours is the paper's."""
     x = case()
     x.old = x.prox = x.mu = x.lp
-    return theirs(x, formula)[1], x
-
-
-def test_trinitys_sapo_is_not_the_papers():
-    paper, x = at_ratio_one((bessel, sapo, tokens))
     detached = (bessel, lambda lp, held, b: sapo(held, held, b) * lp, tokens)
-    trinitys, _ = at_ratio_one(detached)
-    t = np.where(bessel(x) > 0, 1.0, 1.05)[..., None]
-    np.testing.assert_allclose(trinitys, paper * 2 / t, rtol=1e-5, atol=1e-8)
     _, actual = titled(x, "sapo, advantage group_standardized_bessel, reduction token")
-    np.testing.assert_allclose(actual, paper, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(actual, theirs(x, (bessel, sapo, tokens))[1], rtol=1e-5, atol=1e-8)
+    t = np.where(bessel(x) > 0, 1.0, 1.05)[..., None]
+    np.testing.assert_allclose(theirs(x, detached)[1], actual * 2 / t, rtol=1e-5, atol=1e-8)
 
 
 def test_trinitys_topr_and_asymre_and_dapo_are_not_the_papers():

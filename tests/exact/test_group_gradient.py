@@ -120,24 +120,25 @@ def test_maxrl_is_unbiased_for_the_log_likelihood_cut_after_one_term_less_than_t
         np.testing.assert_allclose(ours, cut(terms), rtol=1e-7, atol=EPS)
 
 
-STANDARDIZED = [(2, 0, 0.0), (4, 0, 0.0), (4, 1, 0.0), (3, 0, 0.2)]
+STANDARDIZED = {
+    (group, ddof, eps): expected_gradient(
+        partial(advantages.group_standardized, ddof=ddof, eps_inside=eps), group
+    )
+    for group, ddof, eps in [(2, 0, 0.0), (4, 0, 0.0), (4, 1, 0.0), (3, 0, 0.2)]
+}
 
 
-@pytest.mark.parametrize(("group", "ddof", "eps"), STANDARDIZED)
-def test_standardized_gradient_is_a_difficulty_times_the_true_one(group, ddof, eps):
+@pytest.mark.parametrize("case", STANDARDIZED)
+@for_all(pi=outcomes, mu=outcomes, r=binary(Y))
+def test_standardized_gradient_is_a_difficulty_times_the_true_one(case, pi, mu, r):
     """Property 19: binary reward: E[grad] = c_G(p_mu) grad J(pi), off policy with rho_i.
 
     Theorems NSample.binary_advantage, NSample.binomial_others, NSample.c_group_binomial.
     """
-    standardize = partial(advantages.group_standardized, ddof=ddof, eps_inside=eps)
-    expected = expected_gradient(standardize, group)
-
-    @for_all(outcomes, outcomes, binary(Y))
-    def holds(pi, mu, r):
-        gain = bounds.standardized_gain(mu @ r, group, ddof=ddof, eps=eps)
-        np.testing.assert_allclose(expected(pi, mu, r), gain * true_gradient(pi, r), atol=EPS)
-
-    holds()
+    group, ddof, eps = case
+    gain = bounds.standardized_gain(mu @ r, group, ddof=ddof, eps=eps)
+    actual = STANDARDIZED[case](pi, mu, r)
+    np.testing.assert_allclose(actual, gain * true_gradient(pi, r), atol=EPS)
 
 
 def test_standardized_gain_at_its_ends():
