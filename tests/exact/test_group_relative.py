@@ -32,15 +32,26 @@ def regression_gradient(logits, anchor, y, r, tau):
 
 
 @for_all(values(), values(), samples, values(), taus)
-def test_the_regression_is_reinforce_plus_a_variance(logits, anchor, y, r, tau):
+def test_the_regression_is_reinforce_plus_a_variance_and_opmd_with_the_square(
+    logits, anchor, y, r, tau
+):
     """Property 27: L/(2 tau) = Var(r)/(2 tau) - mean((r - rbar) l) + (tau/2) Var(l).
 
-    Theorem GroupReinforce.pairwise_expansion.
+    OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2). Theorems
+    GroupReinforce.pairwise_expansion, GroupReinforce.opmd_minus_pairwise.
     """
     loss, _ = regression_gradient(logits, anchor, y, r, tau)
-    moved = np.asarray(log_policy(logits, y) - log_policy(anchor, y))
-    expected = r.var() / (2 * tau) - ((r - r.mean()) * moved).mean() + tau / 2 * moved.var()
+    centered = r - r.mean()
+    log_probs, batch = one_token(y, logits, anchor, centered)
+    moved = np.asarray(log_probs - batch.behavior_log_probs)[:, 0]
+    expected = r.var() / (2 * tau) - (centered * moved).mean() + tau / 2 * moved.var()
     np.testing.assert_allclose(loss / (2 * tau), expected, atol=EPS)
+    reinforce, square = -(centered * log_probs[:, 0]).mean(), tau / 2 * (moved**2).mean()
+    for opmd in (
+        objectives.opmd_kimi(log_probs, batch, coef=tau / 2),
+        objectives.opmd_kimi_sequence(log_probs, batch, tau=tau),
+    ):
+        np.testing.assert_allclose(opmd.mean(), reinforce + square, atol=EPS)
 
 
 def one_token(y, logits, anchor, advantage):
@@ -49,23 +60,6 @@ def one_token(y, logits, anchor, advantage):
     spread = jnp.asarray(advantage)[:, None]
     mask = jnp.ones_like(spread, bool)
     return log_policy(logits, y)[:, None], TokenBatch(spread, mask, behavior, None, behavior)
-
-
-@for_all(values(), values(), samples, values(), taus)
-def test_opmd_replaces_the_variance_by_the_square(logits, anchor, y, r, tau):
-    """Property 27: OPMD is -mean((r - rbar) log pi) + (tau/2) mean(l^2).
-
-    Theorem GroupReinforce.opmd_minus_pairwise.
-    """
-    centered = advantages.centered(jnp.asarray(r))
-    log_probs, batch = one_token(y, logits, anchor, centered)
-    moved = log_probs - batch.behavior_log_probs
-    expected = (-centered[:, None] * log_probs + tau / 2 * moved**2).mean()
-    for loss in (
-        objectives.opmd_kimi(log_probs, batch, coef=tau / 2),
-        objectives.opmd_kimi_sequence(log_probs, batch, tau=tau),
-    ):
-        np.testing.assert_allclose(loss.mean(), expected, atol=EPS)
 
 
 @for_all(values(), samples, values(), taus)
