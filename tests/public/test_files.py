@@ -91,10 +91,10 @@ def test_damaged_parquet_is_refused_by_its_name_or_read_as_arrow_reads_it(tmp_pa
     assert read == [("ARROW-GH-43605.parquet", 21186, {0})]
 
 
-HEADERS = (HERE / "safetensors" / "cases.jsonl").read_text().splitlines()
+HEADERS = [*map(json.loads, (HERE / "safetensors" / "cases.jsonl").read_text().splitlines())]
 
 
-@pytest.mark.parametrize("case", map(json.loads, HEADERS), ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", HEADERS, ids=lambda case: case["id"])
 def test_a_header_of_safetensors_own_tests_ends_in_an_error_that_names_the_file(tmp_path, case):
     """Those that it takes too hold no model."""
     model = Path(shutil.copytree(GOLDEN, tmp_path / "model")) / "model.safetensors"
