@@ -196,28 +196,22 @@ def test_rec_one_side_is_has_the_ppo_clips_gradient(moved, advantage, low, high)
     np.testing.assert_allclose(ours, ppo, atol=EPS)
 
 
-@for_all(values(), samples, taus)
-def test_dpo_begins_as_successes_against_failures(logits, y, tau):
-    """Where pi = pi_ref: -grad = tau/2 (mean score of successes - mean score of failures)."""
-    r = np.array([1.0, 0.0, 0.0, 1.0])
+@for_all(values(), values(), samples, taus)
+def test_dpo_begins_as_successes_against_failures_and_regards_order_alone(logits, anchor, y, tau):
+    """Where pi = pi_ref: -grad = tau/2 (mean score of successes - mean score of failures).
 
-    def loss(x):
-        log_probs, batch = one_token(y, x, logits, r)
+    Rewards of one order cost the same, and no pair costs nothing.
+    """
+
+    def loss(x, start, r):
+        log_probs, batch = one_token(y, x, start, np.asarray(r))
         return objectives.dpo(log_probs, batch, tau=tau).mean()
 
+    logits, r = jnp.asarray(logits), np.array([1.0, 0.0, 0.0, 1.0])
     scores = np.asarray((jnp.eye(Y) - jax.nn.softmax(logits)[None])[y])
     expected = tau / 2 * (scores[r == 1].mean(0) - scores[r == 0].mean(0))
-    np.testing.assert_allclose(-jax.grad(loss)(jnp.asarray(logits)), expected, atol=EPS)
-    np.testing.assert_allclose(loss(jnp.asarray(logits)), np.log(2), atol=EPS)
-
-
-@for_all(values(), values(), taus)
-def test_dpo_regards_order_alone_and_no_pair_costs_nothing(logits, anchor, tau):
-    y = np.array([0, 1, 2, 3])
-
-    def loss(r):
-        log_probs, batch = one_token(y, logits, anchor, np.asarray(r))
-        return objectives.dpo(log_probs, batch, tau=tau).mean()
-
-    np.testing.assert_array_equal(loss([0.0, 0.5, 1.0, 1.0]), loss([-3.0, 0.0, 0.1, 0.1]))
-    assert loss([0.5] * 4) == 0
+    np.testing.assert_allclose(-jax.grad(loss)(logits, logits, r), expected, atol=EPS)
+    np.testing.assert_allclose(loss(logits, logits, r), np.log(2), atol=EPS)
+    same = [loss(logits, anchor, r) for r in ([0.0, 0.5, 1.0, 1.0], [-3.0, 0.0, 0.1, 0.1])]
+    np.testing.assert_array_equal(*same)
+    assert loss(logits, anchor, [0.5] * 4) == 0
