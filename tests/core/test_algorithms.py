@@ -19,6 +19,7 @@ from ogrpo.core.algorithms import (
     PROXIMAL,
     REDUCTIONS,
     REFERENCE,
+    VALUES,
     WEIGHTS,
     Algorithm,
     LooksAt,
@@ -27,7 +28,7 @@ from ogrpo.core.algorithms import (
 from ogrpo.core.algorithms.base import READS, published, reference_kl
 from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.divergences import k3
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Along, squared_error
 from tests.core.cases import arrays, batch_of, of_each_prompt, problem
 from tests.names import settings
 
@@ -238,7 +239,7 @@ def test_a_centre_decides_what_is_read(center, inputs):
     log_probs, batch = inputs
     expected = {"exact": objectives.off_policy_grpo, "unit": objectives.grpo}[center]
     ours = algorithm.token_loss(log_probs, batch, settings(algorithm))
-    np.testing.assert_allclose(ours, expected(log_probs, batch), rtol=1e-6)
+    np.testing.assert_array_equal(ours, expected(log_probs, batch))
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -297,6 +298,15 @@ REFUSED = [
     (lambda: ALGORITHMS["grpo"].settings({"eps_low": -0.1}), r"eps_low must be >= 0, got -0\.1"),
     (lambda: ALGORITHMS["grpo"].settings({"beta": -1.0}), "beta must be >= 0"),
     (lambda: Algorithm("mine", objectives.grpo, reads=frozenset({"critic"})), "mine reads critic"),
+    (lambda: Algorithm("mine", objectives.grpo, reads=frozenset({VALUES})), "mine has no critic"),
+    (
+        lambda: Algorithm("mine", objectives.grpo, critic=squared_error),
+        r"mine has a critic: .* and reads 'values'",
+    ),
+    (
+        lambda: with_parts(ALGORITHMS["grpo"], whiten="tokens").credit(REWARDS, {}),
+        r"grpo is whitened over tokens: give along=Along\(mask\)",
+    ),
     (lambda: undeclared().settings({}), r"reads proximal_log_probs.* name the policy in `reads`"),
     (lambda: call("dapo", epsilon=0.5), r"dapo has no epsilon. Did you mean 'eps_(low|high)'\?"),
     (lambda: call("dr_grpo"), "dr_grpo needs a value of length"),

@@ -89,13 +89,24 @@ def test_entries_that_were_not_given_and_prefixes_without_any_are_left_out():
 
 
 def test_the_kept_mass_is_that_of_the_recorded_tokens_and_all_where_none_is_recorded():
-    """That ratios over the kept set have mean 1, and the cut objective's gradient, is enumerated for
-    every completion in `tests/learner/test_sampling_mask.py`."""
+    """Less it, log pi is log pi_K of the cut softmax, in value and gradient: ratios over the kept set
+    have mean 1, and the gradient is the cut objective's, as `tests/learner/test_sampling_mask.py`
+    enumerates for every completion."""
     p, sets = np.exp(THETA) / np.exp(THETA).sum(), ([0, 2, 3], [2], range(V))
     kept = np.array([np.isin(np.arange(V), members) for members in sets])
-    whole = jnp.broadcast_to(jnp.log(jnp.asarray(p)), kept.shape)
-    mass = jnp.exp(log_kept_mass(whole, jnp.asarray(kept)))
+
+    def over_kept(logits):
+        whole = jnp.broadcast_to(jax.nn.log_softmax(logits), kept.shape)
+        mass = log_kept_mass(whole, jnp.asarray(kept))
+        return whole - mass[:, None], jnp.exp(mass)
+
+    cut, mass = over_kept(jnp.asarray(THETA))
+    scores, _ = jax.jacobian(over_kept)(jnp.asarray(THETA))
     np.testing.assert_allclose(mass, kept @ p, rtol=1e-9)
+    for members, log_probs, score in zip(kept, cut, scores, strict=True):
+        law = np.where(members, p, 0) / p[members].sum()
+        np.testing.assert_allclose(jnp.exp(log_probs)[members], law[members], rtol=1e-9)
+        np.testing.assert_allclose(score[members], (np.eye(V) - law)[members], atol=1e-9)
     none = jnp.zeros((2, 3), bool)
     value, grad = jax.value_and_grad(lambda x: log_kept_mass(x, none).sum())(
         jnp.full((2, 3), -jnp.inf)

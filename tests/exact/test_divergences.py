@@ -75,8 +75,8 @@ def test_chi_square_per_kl_is_exact_near_one_in_single_precision():
 def test_k1_and_k3_are_unbiased(pi, ref, mu):
     """Property 21: E_pi[k] = KL(pi||ref); under mu with the weight rho, E_mu[rho k] is it, too.
 
-    E_mu[rho ln rho - rho + 1] = KL(pi||mu), never negative. Theorems KLEstimators.k1_unbiased, KLEstimators.k3_unbiased, KLEstimators.k1_weighted,
-    KLEstimators.k3_weighted.
+    E_mu[rho ln rho - rho + 1] = KL(pi||mu), never negative. Theorems KLEstimators.k1_unbiased,
+    KLEstimators.k3_unbiased, KLEstimators.k1_weighted, KLEstimators.k3_weighted.
     """
     for fn in (divergences.k1, divergences.k3):
         np.testing.assert_allclose(pi @ fn(jnp.log(pi), jnp.log(ref)), kl(pi, ref), atol=EPS)
