@@ -1,5 +1,6 @@
-"""The share that survives a gate, against the exact law of two-valued log-ratios."""
+"""The share that survives a gate: against the exact law of two-valued log-ratios, and the gate."""
 
+import itertools
 import math
 from statistics import NormalDist
 
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import survival
+from ogrpo.core import gates, survival
 
 UP, DOWN, CHANCE = 0.05, -0.03, 0.35
 """D is UP with this chance, else DOWN: asymmetric."""
@@ -54,3 +55,17 @@ def test_the_bound_holds_for_every_outcome_and_is_not_empty():
             assert least <= mean_of(length, lambda s, high=high: s <= math.log(high)) + 1e-6
     assert float(survival.survival_bound(jnp.array([20.0]), MEAN, STD, high=3.0)[0]) > 0.9
     assert float(survival.survival_bound(jnp.array([300.0]), 0.01, STD, high=3.0)[0]) == 0
+
+
+def test_the_gate_itself_keeps_that_share_of_every_sequence():
+    """Each of 8 log-ratios, and anything after its end."""
+    length, low, high = 8, 0.9, 1.2
+    ups = np.array([*itertools.product([False, True], repeat=length)])
+    delta = np.column_stack([np.where(ups, UP, DOWN), np.full(len(ups), 9.0)])
+    mask = np.broadcast_to(np.arange(length + 1) < length, delta.shape)
+    arrays = map(jnp.asarray, (delta, delta, mask))
+    kept = np.asarray(gates.sequence_mask(*arrays, low=low, high=high))[:, :length]
+    np.testing.assert_array_equal(kept, kept[:, :1].repeat(length, 1))
+    share = np.where(ups, CHANCE, 1 - CHANCE).prod(-1) @ kept[:, 0]
+    assert share == pytest.approx(mean_of(length, lambda s: math.log(low) <= s <= math.log(high)))
+    assert 0.05 < share < 0.95
