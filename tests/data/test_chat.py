@@ -6,27 +6,6 @@ from ogrpo.data import chat
 from ogrpo.data.chat import render_chat, template_variables
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 < 2 ?"}]
-CHATML = """\
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}
-"""
-
-
-def test_a_template_of_the_chatml_kind():
-    expected = (
-        "<|im_start|>system\nBe brief.<|im_end|>\n"
-        "<|im_start|>user\n1 < 2 ?<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert render_chat(CHATML, MESSAGES, {}) == expected
-    thoughtless = render_chat(CHATML, MESSAGES, {"enable_thinking": False})
-    assert thoughtless == expected + "<think>\n\n</think>\n\n"
 
 
 @pytest.mark.parametrize(

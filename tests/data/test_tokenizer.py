@@ -57,14 +57,6 @@ def test_a_word_without_a_token_is_an_error_that_names_it():
         WORD_LEVEL.encode(f"Tom {UNKNOWN}")
 
 
-def test_the_chat_prompt_goes_through_the_template():
-    tokenizer = train_bpe(CORPUS, 300, chat_template=CHAT)
-    expected = f"[system] Be brief. {EOS}[user] 2 + 2 {EOS}[reply]"
-    ids = tokenizer.encode_prompt("2 + 2", system="Be brief.")
-    assert tokenizer.decode(ids, skip_special_tokens=False) == expected
-    assert (ids == tokenizer.eos_id).sum() == 2
-
-
 @BOTH
 def test_a_saved_tokenizer_is_read_back(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "model")

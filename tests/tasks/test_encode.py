@@ -5,12 +5,16 @@ from ogrpo.data.tokenizer import train_bpe
 from ogrpo.tasks import Example
 from ogrpo.tasks.encode import encode_example, encode_examples
 
-THINKING = """\
+CHATML = """\
 {%- for message in messages %}
-    {{- '<|' + message.role + '|>' + message.content + '\\n' }}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + eos_token + '\\n' }}
 {%- endfor %}
-{{- '<|assistant|>' }}
-{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
 """
 TEXT = Example("What is 12 + 7 ?", {"answer": "19"}, "own.jsonl:3")
 CHAT = Example(({"role": "user", "content": "Weather in Rome ?"},), {}, "own.jsonl:4")
@@ -21,14 +25,16 @@ def made(**options):
 
 
 def test_the_system_prompt_and_the_template_s_variables_are_reachable():
-    tokenizer, user = made(chat_template=THINKING), "<|user|>What is 12 + 7 ?\n<|assistant|>"
+    tokenizer = made(chat_template=CHATML)
+    user = "<|im_start|>user\nWhat is 12 + 7 ?<eos>\n<|im_start|>assistant\n"
     for options, expected in (
         ({}, user),
-        ({"system": "Think."}, f"<|system|>Think.\n{user}"),
-        ({"chat_variables": {"enable_thinking": False}}, f"{user}<think></think>"),
+        ({"system": "Think."}, f"<|im_start|>system\nThink.<eos>\n{user}"),
+        ({"chat_variables": {"enable_thinking": False}}, f"{user}<think>\n\n</think>\n\n"),
     ):
         ids = encode_example(TEXT, tokenizer, **options)
         assert tokenizer.decode(ids, skip_special_tokens=False) == expected
+        assert (ids == tokenizer.eos_id).sum() == expected.count("<eos>")
         assert ids.dtype == np.int32
 
 
