@@ -87,19 +87,6 @@ def leaves_a_child(completions, folder, **columns):
     re.match(r"(a+)+$", "a" * 64 + "b")
 
 
-async def _awaited_length(completions):
-    await asyncio.sleep(0)
-    return length(completions)
-
-
-def awaits_by_itself(completions, **columns):
-    return asyncio.run(_awaited_length(completions))
-
-
-def gives_a_coroutine(completions, **columns):
-    return _awaited_length(completions)
-
-
 def has_alarms(completions, **columns):
     signal.signal(signal.SIGALRM, lambda *_: None)
     return [float(threading.current_thread() is threading.main_thread())] * len(completions)

@@ -11,7 +11,6 @@ from ogrpo.rewards.extract import (
     last_boxes,
     marker_answer,
 )
-from ogrpo.rewards.judge import ExactMatch, RewardCounts
 from ogrpo.rewards.text import is_text, same_text
 
 MARKED = {
@@ -99,15 +98,6 @@ def test_no_answer_is_taken_from_a_thought(extract):
         assert extract(silent) is None
 
 
-@given(st.text(alphabet="0123456789#.,- \\boxed{}$"))
-def test_extractors_take_any_text(text):
-    for extract in (boxed_answer, free_answer):
-        answer = extract(text)
-        assert answer is None or answer in text or answer.startswith("\\boxed{")
-    number = marker_answer(text)
-    assert number is None or number.lstrip("-") in text
-
-
 # Texts
 
 TEXTS = [
@@ -141,30 +131,12 @@ def test_texts_are_compared_but_for_case_and_wrapping(one, other, same):
     assert same_text(other, one) is same
 
 
-@given(st.text(alphabet="ab1(){}\\text$_: .,-", max_size=40))
-def test_any_text_is_judged(text):
+@given(st.text(alphabet="ab0123456789#.,:- _(){}\\boxed\\text$", max_size=40))
+def test_any_text_is_taken(text):
+    for extract in (boxed_answer, free_answer):
+        answer = extract(text)
+        assert answer is None or answer in text or answer.startswith("\\boxed{")
+    number = marker_answer(text)
+    assert number is None or number.lstrip("-") in text
     assert is_text(text) in (True, False)
     assert same_text(text, text) in (True, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "finish_reason", "gold", "outcome"),
-    [
-        (r"so \boxed{\text{(b)}}.", "stop", "B", "correct"),
-        (r"so \boxed{C}", "stop", "B", "wrong"),
-        (r"so \boxed{B or C}", "stop", "B", "wrong"),
-        (r"so \boxed{}", "stop", "B", "unparsable"),
-        (r"so \boxed{B}", "length", "B", "truncated"),
-    ],
-)
-def test_an_exact_match_compares_the_box_as_text(text, finish_reason, gold, outcome):
-    reward = ExactMatch()
-    assert reward(["?"], [text], [gold], [finish_reason]) == [float(outcome == "correct")]
-    assert reward.counts == RewardCounts(**{outcome: 1})
-
-
-def test_golds_without_letters_are_refused():
-    with pytest.raises(ValueError, match=r"a:2: '\.' has no letters.*\na:3: 5 is no text"):
-        ExactMatch().check_golds(["B", ".", 5], ["a:1", "a:2", "a:3"])
-    with pytest.raises(ValueError, match="5 is no text"):
-        ExactMatch().judge(r"\boxed{5}", "stop", 5)

@@ -1,5 +1,6 @@
 """Whole requests through a pool: sums, failures that stay alone, threads, processes that end."""
 
+import asyncio
 import os
 import re
 import signal
@@ -322,7 +323,9 @@ def test_a_coroutine_that_blocks_its_process_takes_no_other_along():
 
 
 def test_functions_that_wait_by_themselves_or_set_alarms_work():
-    with pool(functions.awaits_by_itself, functions.gives_a_coroutine, functions.has_alarms) as p:
+    waits = Reward("waits", lambda completions: asyncio.run(functions.judge(completions)))
+    gives_a_coroutine = Reward("gives", lambda completions: functions.judge(completions))
+    with pool(waits, gives_a_coroutine, functions.has_alarms) as p:
         scores = p.score(request("ab", "c"))
     assert scores.failures == ()
     assert scores.rewards.tolist() == [5.0, 3.0]

@@ -114,27 +114,18 @@ def test_a_function_of_a_file_or_of_a_module_works_here_and_in_a_process(folder,
         ("{}/my_reward.py:reward", r"there is no file .*my_reward\.py; did you mean 'my_rewards\.py'\?"),
         ("{}/my_rewards.py:rewards", r"has no 'rewards'; did you mean 'reward'\?"),
         ("no_such_package.module:reward", r"there is no module 'no_such_package', .*a file is named"),
+        ("{}/broken.py:reward", r"broken\.py:2: .*cannot be imported: ZeroDivisionError"),
+        ("{}/torn.py:reward", r"torn\.py:3: .*cannot be imported: SyntaxError"),
+        ("broken:reward", r"broken\.py:2: .*cannot be imported"),
+        ("torn:reward", r"torn\.py:3: .*cannot be imported"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_named(folder, spec, message):
+def test_what_is_not_there_or_cannot_be_imported_is_named_with_its_line(folder, spec, message):
+    (folder / "broken.py").write_text("x = 1\ny = x / 0\n")
+    (folder / "torn.py").write_text("x = 1\n\ndef f(:\n")
+    sys.path.append(str(folder))
     with pytest.raises(ValueError, match=message):
         load_reward(spec.format(folder))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1\ny = x / 0\n", r"broken\.py:2: .*cannot be imported: ZeroDivisionError"),
-        ("x = 1\n\ndef f(:\n", r"broken\.py:3: .*cannot be imported: SyntaxError"),
-    ],
-)
-def test_an_error_at_import_tells_the_line(folder, text, message):
-    (folder / "broken.py").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        load_reward(f"{folder}/broken.py:reward")
-    sys.path.append(str(folder))
-    with pytest.raises(ValueError, match=r"broken\.py:\d: .*cannot be imported"):
-        load_reward("broken:reward")
 
 
 def test_a_file_that_cannot_be_loaded_in_a_process_is_named_with_its_line(folder):
