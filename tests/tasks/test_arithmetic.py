@@ -74,16 +74,7 @@ def test_the_question_agrees_with_the_answer_whose_chain_of_equations_is_true(se
 
 
 MADE = split(8000, 2048, seed=0)
-
-
-def test_problems_kept_apart_share_no_prompt_with_the_others_and_are_as_many():
-    others = {p.question for p in generate(5000, seed=0)}
-    free, apart = generate(3000, seed=1), generate(3000, seed=1, apart_from=others)
-    assert others & {p.question for p in free}  # otherwise the test says nothing
-    assert not others & {p.question for p in apart}
-    assert len({p.question for p in apart}) == 3000
-    kept = [p.question for p in free if p.question not in others]
-    assert [p.question for p in apart][: len(kept)] == kept
+DRAWN = generate(20_000, 0)
 
 
 def equation(problem: WordProblem) -> tuple:
@@ -120,9 +111,8 @@ def equations_one_by_one() -> list[tuple]:
 
 
 def test_all_equations_and_ways_to_tell_a_step_are_drawn():
-    drawn = generate(40_000, 0)
-    assert {equation(problem) for problem in drawn} == {*equations_one_by_one()}
-    sentences = {part for problem in drawn for part in problem.question.split(" . ")}
+    assert {equation(problem) for problem in DRAWN} == {*equations_one_by_one()}
+    sentences = {part for problem in DRAWN for part in problem.question.split(" . ")}
     for pattern in SENTENCES:
         assert any(re.fullmatch(pattern, sentence) for sentence in sentences), pattern
 
@@ -137,7 +127,7 @@ def test_a_careless_answer_keeps_the_form_and_the_range(seed, teacher):
         assert re.fullmatch(rf"{equation}( ; {equation})* #### \d{{1,2}}", problem.answer)
 
 
-ONE_STEP = [p for p in generate(10_000, 5) if len(p.steps) == 1]
+ONE_STEP = [p for p in DRAWN if len(p.steps) == 1]
 
 
 def single_steps(*, inconsistent: bool) -> list[WordProblem]:

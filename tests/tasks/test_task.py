@@ -44,16 +44,6 @@ def test_a_file_becomes_a_task(tmp_path):
     )
 
 
-def test_every_source_of_the_same_rows_gives_the_same_task(tmp_path):
-    made = rows(40)
-    endings = (".jsonl", ".parquet", ".json")
-    lines, table, objects = (write(tmp_path / f"own{ending}", made) for ending in endings)
-    task = Task.from_jsonl(lines, rewards=[right])
-    assert task == Task.from_parquet(table, rewards=[right])
-    assert task == Task.from_file(objects, rewards=[right])
-    assert task == Task.from_iterable(iter(made), rewards=[right], name="own")
-
-
 def test_the_prompt_is_found_by_its_name_or_named():
     for name in ("prompt", "question", "problem"):
         made = [{name: f"{i} ?", "answer": "1"} for i in range(4)]
@@ -105,16 +95,19 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("last", ["user", "tool"])
-def test_prompts_may_be_messages(tmp_path, last):
+@pytest.mark.parametrize(
+    ("last", "read", "file"),
+    [("user", Task.from_parquet, "own.parquet"), ("tool", Task.from_file, "own.json")],
+)
+def test_prompts_may_be_messages(tmp_path, last, read, file):
     ends = ({"role": last, "content": f"{i} ?"} for i in range(4))
     made = [{"messages": [*MESSAGES, end]} for end in ends]
-    task = Task.from_parquet(write(tmp_path / "own.parquet", made), rewards=[brief])
-    assert task.is_chat
+    task = read(write(tmp_path / file, made), rewards=[brief])
+    assert (task.name, task.is_chat) == ("own", True)
     prompt = task.train[0].prompt
     assert [m["role"] for m in prompt] == ["system", "user", "assistant", "tool", last]
     assert prompt[2] == {"role": "assistant", "content": "", "tool_calls": [{"name": "weather"}]}
-    assert prompt[3] == {"role": "tool", "content": "sunny"}  # Parquet's None is no key
+    assert prompt[3] == {"role": "tool", "content": "sunny"}  # None is no key
     assert "".join(task.texts()).count("Weather") == 3
 
 
