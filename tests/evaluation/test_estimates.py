@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ogrpo.evaluation import majority_at_k, pass_at_k
+from ogrpo.evaluation import clustered_interval, majority_at_k, mean_interval, pass_at_k
 from tests.evaluation.engines import outcomes_of
 
 
@@ -70,19 +70,24 @@ def test_hundreds_of_samples_lose_no_precision():
 @pytest.mark.parametrize(
     ("estimate", "outcomes", "message"),
     [
-        (lambda y: pass_at_k(y, 0), [1, 0, 0, 1], r"Pass@0 of 4 samples.*from 1 to 4"),
-        (lambda y: pass_at_k(y, 5), [1, 0, 0, 1], r"Pass@5 of 4 samples.*from 1 to 4"),
-        (lambda y: pass_at_k(y, 2), [1, 0.5, 0, 1], r"0 or 1, and one is 0\.5.*samples 1"),
-        (lambda y: majority_at_k(y, [["a", "b"]], 3), [1, 0], r"maj@3 of 2 samples.*from 1 to 2"),
-        (lambda y: majority_at_k(y, [["a"]], 1), [1, 0], "answers are not"),
-        (lambda y: majority_at_k(y, [["a", "b"]], 1), [2, 0], "from 0 to 1"),
+        (lambda y: pass_at_k(y, 0), [[1, 0, 0, 1]], r"Pass@0 of 4 samples.*from 1 to 4"),
+        (lambda y: pass_at_k(y, 5), [[1, 0, 0, 1]], r"Pass@5 of 4 samples.*from 1 to 4"),
+        (lambda y: pass_at_k(y, 2), [[1, 0.5, 0, 1]], r"0 or 1, and one is 0\.5.*samples 1"),
+        (lambda y: pass_at_k(y, 2), np.zeros((0, 4)), r"evaluation\.prompts"),
+        (lambda y: majority_at_k(y, [["a", "b"]], 3), [[1, 0]], r"maj@3 of 2 samples.*from 1 to 2"),
+        (lambda y: majority_at_k(y, [["a"]], 1), [[1, 0]], "answers are not"),
+        (lambda y: majority_at_k(y, [["a", "b"]], 1), [[2, 0]], "from 0 to 1"),
         (
             lambda y: majority_at_k(y, [["a", "b"]], 2),
-            [1, np.nan],
+            [[1, np.nan]],
             "no prompt has 2 samples with a verdict",
         ),
+        (clustered_interval, [[0, -1]], r"an outcome is -1\.0.*take mean_interval"),
+        (clustered_interval, np.zeros((0, 4)), r"evaluation\.prompts"),
+        (clustered_interval, [[np.nan] * 3], "no answer has a verdict"),
+        (mean_interval, [[0, np.inf]], "one is infinite"),
     ],
 )
-def test_bad_arguments_are_refused(estimate, outcomes, message):
+def test_what_has_no_estimate_or_interval_is_refused(estimate, outcomes, message):
     with pytest.raises(ValueError, match=message):
-        estimate(outcomes_of(outcomes))
+        estimate(np.array(outcomes, np.float32))

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.interval_coverage import Population, coverage, pass_truth
-from ogrpo.evaluation import clustered_interval, mean_interval, pass_at_k
+from ogrpo.evaluation import clustered_interval, mean_interval
 from ogrpo.evaluation.intervals import student_quantile
 from tests.evaluation.engines import outcomes_of
 
@@ -85,25 +85,9 @@ def test_an_answer_without_a_verdict_is_left_out_and_not_wrong():
     assert clustered_interval(outcomes).mean == 0.75
     assert clustered_interval(outcomes).n == 2
     assert mean_interval(outcomes).mean == 0.75
-    with pytest.raises(ValueError, match="no answer has a verdict"):
-        clustered_interval(outcomes[1:2])
 
 
 def test_students_quantile_is_scipys():
     degrees = [*range(1, 40), 511, 4096]
     quantiles = [student_quantile(n) for n in degrees]
     np.testing.assert_allclose(quantiles, stats.t.ppf(0.975, degrees), rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("interval", "values", "message"),
-    [
-        (clustered_interval, [[0, -1]], r"an outcome is -1\.0.*take mean_interval"),
-        (mean_interval, [[0, np.inf]], "one is infinite"),
-        (clustered_interval, np.zeros((0, 4)), r"evaluation\.prompts"),
-        (lambda outcomes: pass_at_k(outcomes, 2), np.zeros((0, 4)), r"evaluation\.prompts"),
-    ],
-)
-def test_what_has_no_interval_is_refused(interval, values, message):
-    with pytest.raises(ValueError, match=message):
-        interval(np.array(values, np.float32))

@@ -35,6 +35,20 @@ BOXED = {
     r"\boxed{\frac{1}{2}": None,
     r"\boxed{1} then \boxed{2": None,
     "12": None,
+    # With nothing but a separator between them, boxes are one answer.
+    r"\boxed{1}\boxed{2}": r"\boxed{1, 2}",
+    r"\boxed{1}, \boxed{2}; \boxed{3}": r"\boxed{1, 2, 3}",
+    r"\(\boxed{1}\) and \(\boxed{-2}\).": r"\boxed{1, -2}",
+    r"\boxed{1} papers and \boxed{2} bins": r"\boxed{1, 2}",
+    r"$x_1 = \boxed{1}$ or $x_2 = \boxed{-2}$": r"\boxed{1, -2}",
+    r"first \boxed{7}. Hence \boxed{1.} or \boxed{2.}": r"\boxed{1, 2}",
+    r"so \boxed{1}, no, \boxed{2}": r"\boxed{2}",
+    r"\boxed{1}. \boxed{2}": r"\boxed{2}",
+    r"\boxed{12} cm and the perimeter is \boxed{14}": r"\boxed{14}",
+    r"\boxed{1}" + "," * 80 + r"\boxed{2}": r"\boxed{2}",
+    r"\boxed{004}, again: \boxed{004} and \boxed{004}": r"\boxed{004}",
+    r"\boxed{}, \boxed{2}": r"\boxed{2}",
+    r"\boxed{1, \boxed{2}": r"\boxed{2}",
 }
 CHOICES = {
     "The answer is (B).": "B",
@@ -58,28 +72,6 @@ FREE = {
 )
 def test_the_answer_is_taken_where_it_stands_alone(extract, cases):
     assert {text: extract(text) for text in cases} == cases
-
-
-BOXES = {
-    r"\boxed{1}\boxed{2}": "1, 2",
-    r"\boxed{1}, \boxed{2}; \boxed{3}": "1, 2, 3",
-    r"\(\boxed{1}\) and \(\boxed{-2}\).": "1, -2",
-    r"\boxed{1} papers and \boxed{2} bins": "1, 2",
-    r"$x_1 = \boxed{1}$ or $x_2 = \boxed{-2}$": "1, -2",
-    r"first \boxed{7}. Hence \boxed{1.} or \boxed{2.}": "1, 2",
-    r"so \boxed{1}, no, \boxed{2}": "2",
-    r"\boxed{1}. \boxed{2}": "2",
-    r"\boxed{12} cm and the perimeter is \boxed{14}": "14",
-    r"\boxed{1}" + "," * 80 + r"\boxed{2}": "2",
-    r"\boxed{004}, again: \boxed{004} and \boxed{004}": "004",
-    r"\boxed{}, \boxed{2}": "2",
-    r"\boxed{1, \boxed{2}": "2",
-}
-
-
-def test_boxes_with_nothing_but_a_separator_between_them_are_one_answer():
-    for text, content in BOXES.items():
-        assert last_boxes(text) == f"\\boxed{{{content}}}"
 
 
 def test_many_boxes_cost_no_more_than_their_length():
