@@ -8,7 +8,7 @@ from ogrpo.tasks import Example, Task
 from tests.tasks.test_official import write
 
 
-def right(prompts, completions, answer, **columns):
+def right(prompts, completions, *, answer, level=None, **columns):
     return [float(c == a) for c, a in zip(completions, answer, strict=True)]
 
 
@@ -59,34 +59,6 @@ def test_the_prompt_is_found_by_its_name_or_named():
     assert set(task.train[0].columns) == {"prompt", "answer"}
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ({"promt": "?", "answer": "1"}, r"no column 'prompt'; there are \['answer', 'promt'\]: did you mean 'promt'"),
-        ({"prompt": 3, "answer": "1"}, r"column 'prompt' is 3 \(int\); give a text, or a list of messages"),
-        ({"prompt": "?"}, r"reward 'right' asks for column 'answer', which this line does not have; there are \[\]"),
-        ({"prompt": "?", "answer": "1", "completions": 3}, "a column is named 'completions'.*rename the column"),
-    ],
-)  # fmt: skip
-def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path, line, message):
-    file = write(tmp_path / "own.jsonl", [*rows(2), line, *rows(2, start=5)])
-    with pytest.raises(ValueError, match=rf"own\.jsonl:3: {message}"):
-        Task.from_jsonl(file, rewards=[right], heldout=1)
-
-
-def test_rewards_are_asked_only_for_what_has_no_default():
-    def relaxed(completions, level=None, **columns):
-        return [0.0] * len(completions)
-
-    def strict(completions, level, *, hint, **columns):
-        return [0.0] * len(completions)
-
-    made = [{"prompt": f"{i} ?", "level": 1} for i in range(4)]
-    assert len(Task.from_iterable(made, rewards=[relaxed])) == 3
-    with pytest.raises(ValueError, match="reward 'strict' asks for column 'hint'"):
-        Task.from_iterable(made, rewards=[strict])
-
-
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Weather in Rome ?"},
@@ -112,16 +84,21 @@ def test_prompts_may_be_messages(tmp_path, last, read, file):
 
 
 @pytest.mark.parametrize(
-    ("messages", "message"),
+    ("line", "message"),
     [
-        ([], "has no message"),
-        (MESSAGES[:3], "the last message is of role 'assistant'; a prompt ends with one of"),
-        ([{"role": "user"}], "message 1 has content None; give a text"),
+        ({"promt": "?", "answer": "1"}, r"no column 'prompt'; there are \['answer', 'promt'\]: did you mean 'promt'"),
+        ({"prompt": 3, "answer": "1"}, r"column 'prompt' is 3 \(int\); give a text, or a list of messages"),
+        ({"prompt": "?"}, r"reward 'right' asks for column 'answer', which this line does not have; there are \[\]"),
+        ({"prompt": "?", "answer": "1", "completions": 3}, "a column is named 'completions'.*rename the column"),
+        ({"prompt": [], "answer": "1"}, "column 'prompt' has no message"),
+        ({"prompt": MESSAGES[:3], "answer": "1"}, "column 'prompt'.*the last message is of role 'assistant'; a prompt ends with one of"),
+        ({"prompt": [{"role": "user"}], "answer": "1"}, "column 'prompt'.*message 1 has content None; give a text"),
     ],
-)
-def test_bad_messages_are_errors_that_name_the_line(messages, message):
-    with pytest.raises(ValueError, match=f"rows:1: column 'messages'.*{message}"):
-        Task.from_iterable([{"messages": messages}], rewards=[brief])
+)  # fmt: skip
+def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path, line, message):
+    file = write(tmp_path / "own.jsonl", [*rows(2), line, *rows(2, start=5)])
+    with pytest.raises(ValueError, match=rf"own\.jsonl:3: {message}"):
+        Task.from_jsonl(file, rewards=[right], heldout=1)
 
 
 def test_gold_answers_are_checked_when_they_are_read(tmp_path):

@@ -2,19 +2,17 @@
 
 import errno
 import os
+import resource
 import stat
-import subprocess
-import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from ogrpo.data.replay import segments
+from ogrpo.system import lock
 from tests.data.replay.make import expected, held_by, opened, versioned
-
-ROOT = Path(__file__).parents[3]
 
 
 class PowerCut(BaseException):
@@ -117,43 +115,31 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path,
     assert moment == 2 + 3 * 4  # the names of two folders, and three calls for each segment
 
 
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from tests.data.replay.make import opened, versioned
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-def fill(folder, most):
-    buffer = opened(folder, range(4), segment_groups=3)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    for attempt in range(2):
-        try:
-            buffer.state()
-        except OSError as error:
-            print(error.errno, buffer.acknowledged, len(buffer), [x.name for x in folder.glob('*') if x.name != '.ogrpo.lock'])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    buffer.insert(versioned([4]))
-    buffer.state()
-    print(buffer.acknowledged)
-
-for most in map(int, sys.argv[2:]):
-    fill(Path(sys.argv[1]) / str(most), most)
-"""
+@contextmanager
+def files_of_at_most(size):
+    """Stands for a full disk: the kernel refuses the rest of a real write."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_segment_costs_nothing_that_was_given(tmp_path):
-    """The limit on a file's size stands for it: the kernel refuses the rest of a real write."""
     opened(tmp_path / "whole", range(4), segment_groups=3).flush()
-    _, second = segments.listed(tmp_path / "whole")
+    first, second = segments.listed(tmp_path / "whole")
     whole = second.file.stat().st_size
-    sizes = [str(size) for size in (0, 1, whole // 2, whole - 1)]
-    words = [sys.executable, "-c", FULL, str(tmp_path), *sizes]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    first = "['groups-000000000000-000000000003.parquet']"  # and no part of the second
-    lines = [f"{errno.EFBIG} 3 4 {first}", f"{errno.EFBIG} 3 4 {first}", "5"]
-    assert done.stdout.splitlines() == lines * len(sizes)
-    for size in sizes:
-        assert held_by(opened(tmp_path / size)) == expected(range(5))
+    for size in (0, 1, whole // 2, whole - 1):
+        folder = tmp_path / f"{size}"
+        buffer = opened(folder, range(4), segment_groups=3)
+        for _ in range(2):
+            with pytest.raises(OSError, match=os.strerror(errno.EFBIG)), files_of_at_most(size):
+                buffer.state()
+            assert (buffer.acknowledged, len(buffer)) == (3, 4)
+            # And no part of the second.
+            assert {x.name for x in folder.iterdir()} == {first.file.name, lock.NAME}
+        buffer.insert(versioned([4]))
+        buffer.state()
+        assert buffer.acknowledged == 5
+        assert held_by(opened(folder)) == expected(range(5))
