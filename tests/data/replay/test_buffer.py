@@ -145,15 +145,12 @@ class AgainstAList(RuleBasedStateMachine):
         if (limit := self.limits.uses) is not None:
             self.evict("uses", [one for one in self.held if one.uses >= limit])
 
-    @rule()
-    def flush(self):
+    @rule(prune=st.booleans())
+    def flush(self, prune):
         self.buffer.flush()
         assert self.buffer.acknowledged == self.next_id
-
-    @rule()
-    def prune(self):
-        self.buffer.flush()
-        self.buffer.prune()
+        if prune:
+            self.buffer.prune()
 
     @precondition(lambda self: self.next_id > 0)
     @rule()
