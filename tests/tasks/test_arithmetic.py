@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -94,20 +95,16 @@ def test_the_default_fits_its_sizes_and_shares_equations_and_no_prompt():
     assert len(words) == len(set(words)) <= 176 - 3
 
 
-def equations_one_by_one() -> list[tuple]:
+def equations_one_by_one() -> Iterator[tuple]:
+    def step(value, move):
+        operator, n = move
+        return 0 if operator == "/" and value % n else COMPUTE[operator](value, n)
+
     moves = [*itertools.product("+-", range(2, 6)), *itertools.product("*/", range(2, 4))]
-    equations = []
-    for n_steps, start in itertools.product((1, 2), range(2, 10)):
-        for chain in itertools.product(moves, repeat=n_steps):
-            values = [start]
-            for operator, n in chain:
-                exact = operator != "/" or values[-1] % n == 0
-                values.append(COMPUTE[operator](values[-1], n) if exact else 0)
-                if not 1 <= values[-1] <= 20:
-                    break
-            else:
-                equations.append((start, *chain))
-    return equations
+    chains = [*itertools.product(moves, repeat=1), *itertools.product(moves, repeat=2)]
+    for start, chain in itertools.product(range(2, 10), chains):
+        if all(1 <= x <= 20 for x in itertools.accumulate(chain, step, initial=start)):
+            yield start, *chain
 
 
 def test_all_equations_and_ways_to_tell_a_step_are_drawn():
