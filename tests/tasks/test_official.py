@@ -179,15 +179,13 @@ def test_aime_24_in_both_formats(tmp_path):
         read_task("aime-24", tmp_path)
 
 
-def test_deepscaler_and_another_task_to_evaluate_on(tmp_path):
+def test_deepscaler(tmp_path):
     rows = [{"problem": f"Find ${n}$.", "answer": f"{n}", "solution": "." * n} for n in range(20)]
     write(tmp_path / "deepscaler.json", rows)
     task = read_task("deepscaler", tmp_path, heldout=4)
     assert (len(task), len(task.heldout), task.solutions) == (16, 4, "solution")
     texts = ["\\boxed{" + e.columns["answer"] + "}" for e in task.heldout]
     assert score(task, task.heldout, texts) == [1.0] * 4
-    exam = read_task("aime-24", write(tmp_path / "aime_2024.jsonl", [aime("204")]))
-    assert task.evaluated_on(exam).heldout == exam.heldout
 
 
 @pytest.mark.parametrize("answer", ["1000", "-3", "1.5", "x"])

@@ -1,7 +1,6 @@
 """Groups to put into buffers, the buffers, and everything that a group says, to be compared."""
 
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ogrpo.data.replay import (
     uniform,
     weighted,
 )
-from ogrpo.data.replay.columns import FINISH_REASONS
+from ogrpo.data.replay.columns import FINISH_REASONS, split
 from ogrpo.protocol import Completion, Group, VersionSpan
 
 G = 2
@@ -96,37 +95,32 @@ def facts(one: Experience) -> tuple:
     return one.group.prompt_ids.tolist(), completions, one.rewards.tolist(), one.problem
 
 
+def unpacked(group: Columns) -> Experience:
+    """The one group of columns."""
+    ends = np.cumsum(group.lengths)[:-1]
+    masks = np.split(np.ones(group.lengths.sum(), bool), ends)
+    for _, g, start, end in group.without_loss.tolist():
+        masks[g][start:end] = False
+    tokens = zip(np.split(group.token_ids, ends), np.split(group.log_probs, ends), strict=True)
+    completions = (
+        Completion(
+            token_ids=ids.astype(np.int32),
+            log_probs=log_probs,
+            policy_version=group.policy_versions[0, g],
+            temperature=group.temperatures[0, g],
+            finish_reason=FINISH_REASONS[group.finish_reasons[0, g]],
+            version_spans=tuple(VersionSpan(*x) for _, n, *x in group.spans.tolist() if n == g),
+            loss_mask=masks[g],
+        )
+        for g, (ids, log_probs) in enumerate(tokens)
+    )
+    prompt_ids = group.prompt_ids.astype(np.int32)
+    return Experience(Group(prompt_ids, tuple(completions)), group.rewards[0], group.problems[0])
+
+
 def contents(columns: Columns) -> list[tuple]:
     """The `facts` of each group of columns."""
-    starts = pairwise([0, *np.cumsum(columns.prompt_lengths).tolist()])
-    ends = pairwise([0, *np.cumsum(columns.lengths).tolist()])
-
-    def completion(n: int, g: int) -> tuple:
-        start, end = next(ends)
-        carries_loss = np.ones(end - start, bool)
-        for row, member, first, last in columns.without_loss.tolist():
-            if (row, member) == (n, g):
-                carries_loss[first:last] = False
-        return (
-            columns.token_ids[start:end].tolist(),
-            columns.log_probs[start:end].tolist(),
-            columns.policy_versions[n, g],
-            columns.temperatures[n, g],
-            FINISH_REASONS[columns.finish_reasons[n, g]],
-            [rest for row, member, *rest in columns.spans.tolist() if (row, member) == (n, g)],
-            carries_loss.tolist(),
-        )
-
-    size = columns.lengths.shape[1]
-    return [
-        (
-            columns.prompt_ids[slice(*next(starts))].tolist(),
-            [completion(n, g) for g in range(size)],
-            columns.rewards[n].tolist(),
-            columns.problems[n],
-        )
-        for n in range(len(columns.problems))
-    ]
+    return all_facts(map(unpacked, split(columns)))
 
 
 def all_facts(experiences) -> list[tuple]:
