@@ -46,7 +46,6 @@ BOXED = {
     r"\boxed{1, \boxed{2}": r"\boxed{2}",
 }
 CHOICES = {
-    "The answer is (B).": "B",
     "**Answer: C**": "C",
     "Answer: A. No, the answer is D": "D",
     r"The answer is A, so \boxed{D}": r"\boxed{D}",
