@@ -151,7 +151,7 @@ def rewrite(change):
 
 
 RENAMED = "groups-000000000100-000000000102.parquet"
-WRONG = {
+SPOILT = {
     "torn": (lambda first, *_: first.write_bytes(first.read_bytes()[:-1]), 0),
     "swapped": (lambda first, second, last: swap(first, second), 0),
     "swapped with the newest": (lambda first, second, last: swap(first, last), 0),
@@ -167,9 +167,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", SPOILT)
 def test_a_segment_that_does_not_hold_the_groups_of_its_name_is_refused_by_name(tmp_path, case):
-    spoil, wrong = WRONG[case]
+    spoil, wrong = SPOILT[case]
     state = opened(tmp_path, range(6), segment_groups=2).state()
     assert held_by(opened(tmp_path, state=state)) == held_by(opened(tmp_path))
     names = [file.name for file in files(tmp_path)]
