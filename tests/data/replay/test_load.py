@@ -7,16 +7,20 @@ from tests.data.replay.make import G, versioned
 
 GROUPS, BATCH = 20_000 // G, 250
 LAYOUT = Layout(group_size=G, vocab_size=60_000)
+KINDS = pack(versioned(range(BATCH)), LAYOUT)
 
 
-def batch(start):
-    """Groups of all kinds, with token ids from the whole vocabulary."""
-    columns = pack(versioned(range(start, start + BATCH)), LAYOUT)
-    return columns._replace(token_ids=columns.token_ids * 200)
+def batch(number):
+    """Groups of all kinds, other ones for each number, with token ids from the whole vocabulary."""
+    return KINDS._replace(
+        token_ids=KINDS.token_ids * 200 + number,
+        log_probs=KINDS.log_probs - number,
+        problems=KINDS.problems + number * BATCH,
+    )
 
 
 def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path):
-    batches = [batch(start) for start in range(0, 2 * GROUPS, BATCH)]
+    batches = [batch(number) for number in range(2 * GROUPS // BATCH)]
     limits = BufferLimits(groups=GROUPS)
     buffer = ReplayBuffer(LAYOUT, limits, fifo, folder=tmp_path)
     for columns in batches:
