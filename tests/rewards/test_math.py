@@ -102,13 +102,22 @@ def light(monkeypatch, tmp_path):
     verifier.close()
 
 
-def test_a_process_that_is_killed_is_replaced_and_the_pair_compared_again(light):
+def test_a_process_that_is_stopped_or_killed_is_replaced_and_the_pair_compared_again(light):
+    (stopped,) = running(light)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    assert compare("17", "17", light) == "correct"
+    assert stopped.returncode == -signal.SIGKILL
     (process,) = running(light)
     killer = threading.Timer(0.2, process.kill)
     killer.start()
     assert compare("endless", "18", light) == "timeout"
     killer.join()
     assert process.returncode == -signal.SIGKILL
+    assert compare("18", "18", light) == "correct"
+    (other,) = running(light)
+    assert other is not process
+    other.kill()  # while idle
+    other.wait()
     assert compare("18", "18", light) == "correct"
     assert compare("ends its process", "18", light) == "timeout"
 
@@ -122,6 +131,14 @@ def test_closing_ends_the_processes_and_a_later_call_starts_another(light):
     (process,) = running(verifier)
     del verifier
     assert process.returncode is not None
+
+
+def test_a_process_that_cannot_start_is_an_error_that_says_why(monkeypatch, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(bounded, "_SCRIPT", script)
+    with pytest.raises(ValueError, match=r"compare cannot be loaded in a process .*SystemExit: 3"):
+        compare("36/2", "18", BoundedVerifier(seconds=0.5))
 
 
 def test_what_compares_imports_math_verify_and_nothing_of_ours():

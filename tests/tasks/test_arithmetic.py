@@ -78,6 +78,11 @@ MADE = split(8000, 2048, seed=0)
 DRAWN = generate(20_000, 0)
 
 
+def test_problems_kept_apart_are_those_that_come_beside_the_others():
+    others = {problem.question for problem in DRAWN[:50]}
+    assert generate(50, 0, apart_from=others) == DRAWN[50:100]
+
+
 def equation(problem: WordProblem) -> tuple:
     return problem.start, *((step.operator, step.operand) for step in problem.steps)
 

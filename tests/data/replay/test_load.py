@@ -13,8 +13,11 @@ KINDS = pack(versioned(range(BATCH)), LAYOUT)
 def batch(number):
     """Groups of all kinds, other ones for each number, with token ids from the whole vocabulary."""
     return KINDS._replace(
+        prompt_ids=KINDS.prompt_ids * 200 + number,
         token_ids=KINDS.token_ids * 200 + number,
         log_probs=KINDS.log_probs - number,
+        policy_versions=KINDS.policy_versions + number,
+        rewards=KINDS.rewards + number,
         problems=KINDS.problems + number * BATCH,
     )
 

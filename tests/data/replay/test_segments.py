@@ -175,11 +175,14 @@ def test_a_segment_that_does_not_hold_the_groups_of_its_name_is_refused_by_name(
     names = [file.name for file in files(tmp_path)]
     spoil(*files(tmp_path))
     name = RENAMED if wrong is None else names[wrong]
-    message = "2 groups of the state, the first 0, are in no segment" if wrong is None else name
-    kind = BrokenSegment if case == "torn" else MisplacedSegment
-    with pytest.raises(kind, match=f"{name} cannot" if case == "torn" else name) as caught:
+    kind, message = MisplacedSegment, name
+    if case == "torn":
+        kind, message = BrokenSegment, f"{name} cannot be read"
+    with pytest.raises(kind, match=message) as caught:
         opened(tmp_path)
-    with pytest.raises(ValueError, match=message):
+    if wrong is None:
+        kind, message = ValueError, "2 groups of the state, the first 0, are in no segment"
+    with pytest.raises(kind, match=message):
         opened(tmp_path, state=state)
     assert (tmp_path / ASIDE).exists() == (wrong is None)  # groups 100 on come after the state
     if case == "swapped":
