@@ -29,26 +29,18 @@ def pieces():
     return {"own": {"beside": beside}}, {"own": {"weight": weight}, "scale": jnp.float32(2)}
 
 
-def make_state(optimizer):
-    trained, frozen = pieces()
-    return init_state(trained, optimizer, frozen=frozen)
-
-
-make_recipe = partial(toy.make_recipe, policy_fn=policy_fn)
-
-
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_an_update_moves_what_is_trained_as_if_that_were_all(microbatches):
-    recipe, batch = make_recipe(microbatches=microbatches), make_batch()
+    recipe, batch = toy.make_recipe(policy_fn=policy_fn, microbatches=microbatches), make_batch()
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
-    _, frozen = pieces()
+    trained, frozen = pieces()
 
     def alone_fn(params, batch, temperature):
         return policy_fn(join(params, frozen), batch, temperature)
 
     alone = make_update(optimizer, recipe._replace(policy_fn=alone_fn))
-    some, plain = make_state(optimizer), init_state(pieces()[0], optimizer)
-    before = some.frozen
+    some = init_state(trained, optimizer, frozen=frozen)
+    plain, before = init_state(pieces()[0], optimizer), some.frozen
     update = make_update(optimizer, recipe)
     for _ in range(3):
         some, metrics = update(some, batch, GIVEN)
@@ -58,6 +50,11 @@ def test_an_update_moves_what_is_trained_as_if_that_were_all(microbatches):
     jax.tree.map(same, replace(some, frozen=()), plain)
     jax.tree.map(same, metrics, expected)
     assert len(jax.tree.leaves(some.opt_state)) == len(jax.tree.leaves(plain.opt_state))
+    # An update that is skipped leaves the state as it is.
+    taken = toy.bits(some)
+    some, metrics = update(some, batch._replace(rewards=batch.rewards.at[1, 0].set(jnp.inf)), GIVEN)
+    assert metrics["skipped"] == 1
+    assert toy.bits(some) == taken
     # Others go on using the frozen arrays: they are the same ones, and alive.
     jax.tree.map(np.testing.assert_array_equal, before, pieces()[1])
     assert all(a is b for a, b in zip(*map(jax.tree.leaves, (some.frozen, before)), strict=True))

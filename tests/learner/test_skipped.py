@@ -11,7 +11,7 @@ import pytest
 from ogrpo.learner import state as learner_state
 from ogrpo.learner.state import hypers, init_state
 from ogrpo.learner.update import jit_step, make_update, weigh
-from tests.learner import test_frozen, toy
+from tests.learner import toy
 from tests.learner.toy import ADAM, KNOBS, REGION, bits, make_batch, make_recipe, make_state
 
 SHAPES = {
@@ -87,16 +87,6 @@ def test_weights_that_overflow_in_the_step_itself_are_refused(factor, large, mon
     monkeypatch.setattr(learner_state, "LARGE", large)
     steep = optax.chain(optax.trace(0.9), optax.scale(factor))
     assert np.isfinite(refused(steep, 3e38)["grad_norm"])
-
-
-def test_frozen_weights_are_shared_by_a_skipped_update_too():
-    state, recipe = test_frozen.make_state(ADAM), test_frozen.make_recipe()
-    update, frozen = make_update(ADAM, recipe), state.frozen
-    before = bits(state)
-    after, metrics = update(state, poisoned(jnp.inf), test_frozen.GIVEN)
-    assert metrics["skipped"] == 1
-    assert after.frozen is frozen
-    assert bits(after) == before
 
 
 def test_the_guard_holds_no_second_copy_of_weights_or_moments(monkeypatch):

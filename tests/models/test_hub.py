@@ -2,7 +2,6 @@
 
 import base64
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,6 +11,7 @@ from ogrpo.cli.main import main
 from ogrpo.models import hub
 from ogrpo.models.known import licence_of
 from ogrpo.report.model_card import CardData, write_card
+from tests.rollout.vllm.proxy import running
 
 NAME = "someone/sums"
 
@@ -60,12 +60,10 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Hub)) as server:
         server.url = f"http://127.0.0.1:{server.server_port}"
         server.seen, server.refuses = [], False
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
-        server.shutdown()
 
 
 DATA = CardData(

@@ -76,13 +76,11 @@ def test_a_query_that_sees_nothing_is_finite_with_finite_gradients():
 
 def test_scores_are_float32_for_bfloat16_inputs():
     # In bfloat16 the two scores, 256 and 257, would be equal and the weights 1/2 each.
-    queries = jnp.full((1, 1, 1, 1, 1), 1.0, jnp.bfloat16)
-    keys = jnp.asarray([16.0, 16.0], jnp.bfloat16).reshape(1, 2, 1, 1)
-    wide = jnp.concatenate([keys, jnp.asarray([0.0, 0.0625], jnp.bfloat16).reshape(keys.shape)], -1)
-    queries = jnp.concatenate([16 * queries, 16 * queries], -1)
-    values = jnp.asarray([0.0, 1.0], jnp.bfloat16).reshape(1, 2, 1, 1)
-    values = jnp.concatenate([values, values], -1)
-    out = attend(queries, [KeySegment(wide, values, jnp.full((1, 1, 1), 2))])
+    queries, keys, values = (
+        jnp.asarray(rows, jnp.bfloat16)[None, :, None]
+        for rows in ([[16.0, 16.0]], [[16.0, 0.0], [16.0, 0.0625]], [[0.0, 0.0], [1.0, 1.0]])
+    )
+    out = attend(queries[None], [KeySegment(keys, values, jnp.full((1, 1, 1), 2))])
     expected = 1 / (1 + np.exp(-1 / np.sqrt(2)))
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(out, np.float32).ravel(), [expected] * 2, atol=4e-3)

@@ -69,8 +69,8 @@ def test_grouped_is_flat_in_values_and_gradients(family, sizes):
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(grouped_grads))
 
 
-def test_entropy_is_that_of_the_whole_distribution(qwen2):
-    config, params, batch = qwen2
+def test_entropy_is_that_of_the_whole_distribution():
+    config, params, batch = make_case()
     seen, ids = np.asarray(batch.completion_mask), np.asarray(batch.completion_ids)
     every = np.broadcast_to(np.arange(config.vocab_size), (*ids.shape, config.vocab_size))
     out = jit_both(params, config, batch._replace(top_ids=jnp.asarray(every, jnp.int32)), 0.7)
@@ -81,8 +81,8 @@ def test_entropy_is_that_of_the_whole_distribution(qwen2):
     np.testing.assert_allclose(np.asarray(out.log_probs)[seen], drawn, atol=1e-5)
 
 
-def test_padding_gives_zero_and_takes_no_gradient(qwen2):
-    config, params, batch = qwen2
+def test_padding_gives_zero_and_takes_no_gradient():
+    config, params, batch = make_case()
     seen = np.asarray(batch.completion_mask)
     out = jit_both(params, config, batch, 1.0)
     assert np.all(np.asarray(out.log_probs)[~seen] == 0)
@@ -93,8 +93,8 @@ def test_padding_gives_zero_and_takes_no_gradient(qwen2):
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
 
 
-def test_accelerated_parts_are_passed_in(qwen2):
-    config, params, batch = qwen2
+def test_accelerated_parts_are_passed_in():
+    config, params, batch = make_case()
     shapes = []
 
     def attention_fn(queries, segments):
@@ -122,7 +122,7 @@ def test_accelerated_parts_are_passed_in(qwen2):
         {"completion_mask": jnp.ones((3, 4, 3), bool)},
     ],
 )
-def test_shapes_that_disagree_are_refused(qwen2, change):
-    config, params, batch = qwen2
+def test_shapes_that_disagree_are_refused(change):
+    config, params, batch = make_case()
     with pytest.raises(ValueError, match=r"prompts \[N, P\] and completions \[N, G, T\]"):
         completion_log_probs(params, config, batch._replace(**change), 1.0)

@@ -61,8 +61,8 @@ def test_a_step_reads_the_least_length_that_holds_what_is_written():
     assert set(reads) == {3, 6, 12, 15}
 
 
-def test_halving_goes_on_with_the_unfinished_rows_alone(qwen2):
-    config, params, batch = qwen2
+def test_halving_goes_on_with_the_unfinished_rows_alone():
+    config, params, batch = make_case()
     widths = []
 
     def attention_fn(queries, segments):
@@ -80,8 +80,8 @@ def test_halving_goes_on_with_the_unfinished_rows_alone(qwen2):
     assert set(expected) == {15, 7, 3}, "the case must halve twice"
 
 
-def test_one_row_cannot_be_halved(qwen2):
-    config, params, batch = qwen2
+def test_one_row_cannot_be_halved():
+    config, params, batch = make_case()
     one = take(batch, slice(1))
     plain, halved = (
         run(config, params, one, group_size=1, max_tokens=6, halvings=n) for n in (0, 4)
