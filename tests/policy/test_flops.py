@@ -11,7 +11,6 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from ogrpo import policy
-from ogrpo.batch import tokens_only
 from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, flops, lora, sample
@@ -21,7 +20,7 @@ from ogrpo.policy.head import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.counting import computed_flops
 from tests.policy.test_packing import make_groups, packed
-from tests.policy.tiny import FAMILIES, make_config, make_params
+from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
 pytestmark = pytest.mark.slow
 
@@ -29,15 +28,8 @@ SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
 LAYOUT = padded(**SHAPE)
 
 
-def batch_shapes(n, g, p, t):
-    ids, flag = jnp.int32, jnp.bool_
-    of = jax.ShapeDtypeStruct
-    return tokens_only(
-        prompt_ids=of((n, p), ids),
-        prompt_mask=of((n, p), flag),
-        completion_ids=of((n, g, t), ids),
-        completion_mask=of((n, g, t), flag),
-    )
+def full_batch(**shape):
+    return jax.tree.map(jnp.ones_like, ragged_batch(make_config(), **shape))
 
 
 def product_flops(jaxpr):
@@ -97,26 +89,19 @@ def test_bytes_worked_by_hand():
 # ------------------------------------------------------------------ against the programs
 
 
-MANY = {"n": 2, "g": 40, "p": 3, "t": 2}
-"""First tokens that are counted once a prompt."""
-
-
-@pytest.mark.parametrize(
-    ("family", "shape", "rows"), [*((name, SHAPE, 60) for name in FAMILIES), ("Qwen2", MANY, 82)]
-)
-def test_forward_flops_are_the_products_of_the_traced_program(family, shape, rows):
-    config = make_config(family, num_layers=3)
-    traced = traced_flops(loss(config, "products"), param_shapes(config), batch_shapes(**shape))
+def test_first_tokens_of_many_completions_are_counted_once_a_prompt():
+    config, shape = make_config(num_layers=3), {"n": 2, "g": 40, "p": 3, "t": 2}
+    traced = traced_flops(loss(config, "products"), param_shapes(config), full_batch(**shape))
     counted = flops.forward_flops(config, padded(**shape))
     assert counted.total == traced
-    assert counted.head == 2 * 16 * 11 * rows
+    assert counted.head == 2 * 16 * 11 * 82
 
 
 def test_chunks_of_logits_are_computed_again():
     config, rows = make_config(), 16  # 60 rows in 4 chunks
     limit = rows * config.vocab_size
     gradient = jax.grad(loss(config, "products", limit))
-    traced = traced_flops(gradient, param_shapes(config), batch_shapes(**SHAPE))
+    traced = traced_flops(gradient, param_shapes(config), full_batch(**SHAPE))
     again = flops.recompute_flops(config, LAYOUT, remat="products", max_logits=limit)
     assert (flops.forward_flops(config, LAYOUT) * 3 + again).total == traced
     whole = flops.recompute_flops(config, LAYOUT, remat="products")
@@ -126,7 +111,7 @@ def test_chunks_of_logits_are_computed_again():
 
 def adapted(config, remat, adapter):
     """A loss of the trained parameters first, and the shapes of its arguments."""
-    total, batch = loss(config, remat), batch_shapes(**SHAPE)
+    total, batch = loss(config, remat), full_batch(**SHAPE)
     if adapter is None:
         return total, (param_shapes(config), batch)
     draw = partial(lora.split, rank=adapter.rank, alpha=1.0, targets=adapter.targets)
@@ -135,14 +120,15 @@ def adapted(config, remat, adapter):
 
 
 @pytest.mark.parametrize(
-    ("remat", "choice"),
+    ("family", "remat", "choice"),
     [
-        *((remat, choice) for remat in KEEP for choice in (None, "all")),
-        *(("products", "attention"), ("full", "mlp")),
+        *((family, remat, None) for family, remat in zip(FAMILIES, KEEP, strict=True)),
+        *(("Qwen2", remat, "all") for remat in KEEP),
+        *(("Qwen2", "products", "attention"), ("Qwen2", "full", "mlp")),
     ],
 )
-def test_update_flops_are_the_products_of_the_traced_gradient(remat, choice):
-    config = make_config(num_layers=3)
+def test_update_flops_are_the_products_of_the_traced_gradient(family, remat, choice):
+    config = make_config(family, num_layers=3)
     adapter = None if choice is None else Adapter(2, lora.TARGETS[choice])
     function, shapes = adapted(config, remat, adapter)
     forward = flops.forward_flops(config, LAYOUT, adapter=adapter).total
@@ -197,11 +183,6 @@ def test_lengths_of_a_draw_are_of_all_and_lie_within_the_completion(lengths):
         flops.sample_flops(make_config(), **SHAPE, lengths=lengths)
 
 
-def full_batch(n, g, p, t):
-    shapes = batch_shapes(n, g, p, t)
-    return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
-
-
 @pytest.mark.parametrize("remat", KEEP)
 def test_blocks_are_counted_as_they_are_walked(remat):
     config, step = make_config(num_layers=1), flops.Step(2, 3)
@@ -223,7 +204,7 @@ def test_blocks_are_counted_as_they_are_walked(remat):
 def test_a_draw_is_counted_as_it_happens(least_read, halvings):
     config, (n, g, p, t) = make_config(num_layers=2), (2, 3, 4, 9)
     how_read = {"least_read": least_read, "halvings": halvings}
-    params, batch = make_params(config), full_batch(n, g, p, t)
+    params, batch = make_params(config), full_batch(n=n, g=g, p=p, t=t)
 
     def draw(params, ids, mask):
         how = {"temperature": 2.0, "greedy": False, "group_size": g, "max_tokens": t, "eos_id": 1}
