@@ -46,18 +46,26 @@ def view(groups):
     return jax.tree.map(jnp.asarray, groups)
 
 
-def outputs(config, params, groups, *, updated=None, microbatches=1):
-    """Log-probs with entropy, and the gradient of a random functional of both: padded, packed."""
-    groups, updated, rows, _ = packed(groups, updated=updated, microbatches=microbatches)
-    weights = jax.random.normal(jax.random.key(5), (2, *groups.completion_mask.shape))
-    there = jnp.asarray(updated, jnp.float32)[:, None, None]
+@partial(jax.jit, static_argnums=(0, 1))
+def gradient(function, config, inputs, there, params):
+    """The gradient of a random functional of log-probs and entropies where `there` is 1, and both."""
 
-    def total(function, inputs, params):
-        out = jax.tree.map(lambda x: x * there, function(params, config, inputs, 0.7))
+    def total(params):
+        out = function(params, config, inputs, 0.7)
+        weights = there[None] * jax.random.normal(jax.random.key(5), (2, *out.log_probs.shape))
         return jnp.sum(weights[0] * out.log_probs) + jnp.sum(weights[1] * out.entropy), out
 
-    both = (completion_log_probs_and_entropy, view(groups)), (packed_log_probs_and_entropy, rows)
-    return [jax.jit(jax.grad(partial(total, *one), has_aux=True))(params) for one in both]
+    return jax.grad(total, has_aux=True)(params)
+
+
+def check_packed(config, groups, updated, rows):
+    """Packed is padded, and 0 in groups left out; returns the gradients, log-probs and entropies."""
+    there, params = jnp.asarray(updated, jnp.float32)[:, None, None], make_params(config)
+    grads, out = gradient(completion_log_probs_and_entropy, config, view(groups), there, params)
+    packed_grads, packed_out = gradient(packed_log_probs_and_entropy, config, rows, there, params)
+    check_close(packed_grads, grads)
+    check_close(packed_out, jax.tree.map(lambda x: x * there, out))
+    return packed_grads, packed_out
 
 
 def check_close(actual, expected, *, atol=1e-5):
@@ -77,17 +85,15 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_packed_is_padded_in_values_and_gradients(name):
-    config = make_config()
-    padded, short = outputs(config, make_params(config), make_groups(**CASES[name], seed=3))
-    check_close(short, padded)
+    check_packed(make_config(), *packed(make_groups(**CASES[name], seed=3))[:3])
 
 
 def test_in_parts_with_groups_left_out():
-    config, groups = make_config("Qwen3"), make_groups(6, 2, 4, 5, seed=1)
+    groups = make_groups(6, 2, 4, 5, seed=1)
     updated = np.array([True, False, True, True, False, True])
-    padded, short = outputs(config, make_params(config), groups, microbatches=3, updated=updated)
-    check_close(short, padded)
-    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(short[0]))
+    inputs = packed(groups, microbatches=3, updated=updated)[:3]
+    grads, _ = check_packed(make_config("Qwen3"), *inputs)
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(grads))
 
 
 @pytest.mark.parametrize("name", ["many first tokens", "cut by tokens"])
@@ -161,37 +167,19 @@ ROOMY = Shape(parts=2, predictors=30, others=22, groups=2, members=3, prompt=5, 
     st.lists(st.booleans(), min_size=4, max_size=4),
     st.integers(0, 2**16),
 )
-def test_any_lengths(prompts, lengths, updated, seed):
-    config, updated = make_config(), np.array(updated)
+def test_any_lengths_with_anything_on_the_rows_padding(prompts, lengths, updated, seed):
     groups = make_groups(
         4, 3, 5, 6, seed=seed, prompts=prompts, lengths=np.reshape(lengths, (4, 3))
     )
-    rows = jax.tree.map(jnp.asarray, pack(groups, updated, ROOMY))
-    actual = packed_fn(make_params(config), config, rows, 0.7)
-    expected = padded_fn(make_params(config), config, view(groups), 0.7)
-    there = updated[:, None, None].astype(np.float32)
-    check_close(actual, jax.tree.map(lambda x: x * there, expected))
-    assert actual.log_probs.dtype == actual.entropy.dtype == jnp.float32
-
-
-def test_what_stands_on_the_rows_padding_does_not_matter():
-    config = make_config()
-    params, groups = make_params(config), make_groups(3, 4, 5, 6, seed=4)
-    _, _, rows, _ = packed(groups)
+    rows = pack(groups, np.array(updated), ROOMY)
     nowhere = rows.key_slots == rows.key_slots.max()  # real places index into the layout
     assert nowhere.any()
     noisy = rows._replace(
-        token_ids=jnp.where(nowhere, 7, rows.token_ids),
-        positions=jnp.where(nowhere, 9, rows.positions),
+        token_ids=np.where(nowhere, np.int32(7), rows.token_ids),
+        positions=np.where(nowhere, np.int32(9), rows.positions),
     )
-
-    def total(params, packing):
-        out = packed_log_probs_and_entropy(params, config, packing, 0.7)
-        return jnp.sum(out.log_probs) + jnp.sum(out.entropy)
-
-    gradient = jax.jit(jax.value_and_grad(total))
-    same = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
-    jax.tree.map(same, gradient(params, rows), gradient(params, noisy))
+    _, out = check_packed(make_config(), groups, updated, view(noisy))
+    assert out.log_probs.dtype == out.entropy.dtype == jnp.float32
 
 
 def test_accelerated_parts_see_tokens_and_no_padding():
