@@ -1,11 +1,4 @@
-"""Eight host devices against one: attention's rows and heads are cut, and log-probs' vocabulary."""
-
-import os
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-)
+"""Kernels on eight devices against one: attention's rows and heads are cut, and log-probs' vocabulary."""
 
 from functools import partial
 
@@ -61,7 +54,7 @@ def check_refusal(mesh: Mesh) -> None:
         whole(*log_probs.draw(0)[:4])
 
 
-if __name__ == "__main__":
+def check_kernels() -> None:
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     check_attention(mesh, 2, "padded")
     check_attention(mesh, 2, "packed")
@@ -69,4 +62,3 @@ if __name__ == "__main__":
     mesh = jax.make_mesh((2, 4), ("data", "vocab"), axis_types=(AxisType.Auto,) * 2)
     check_log_probs(mesh)
     check_refusal(mesh)
-    print("equal")

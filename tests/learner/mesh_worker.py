@@ -1,14 +1,11 @@
 """Updates on a mesh beside the same updates on one device, in a process that has the devices.
 
-`python -m tests.learner.mesh_worker CASE ...` prints one JSON object by case. A case is
-"data,fsdp,tensor,microbatches", with ",r" behind it for adapters of that rank alone and "packed:"
-before it for packed batches ("cut:" for ones cut by tokens), or "copied". Padded batches go
-through the accelerated kernels, the device beside them through the plain ones.
+`python -m tests.learner.mesh_worker` fails where they differ, and says "equal" where they do not.
+Padded batches go through the accelerated kernels, the device beside them through the plain ones.
 """
 
-import json
-import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -27,6 +24,7 @@ from ogrpo.policy.lora import merge
 from ogrpo.policy.params import param_axes
 from ogrpo.setup.devices import make_devices, state_layout, ways
 from ogrpo.setup.presets import main_study
+from tests.kernels.sharded import check_kernels
 from tests.learner import toy
 from tests.learner.toy import ADAM, KNOBS, make_recipe
 from tests.policy.tiny import make_config, make_params
@@ -62,9 +60,15 @@ def on_one_device(lora: Lora) -> tuple[Callable, TrainState, TrainState, dict]:
     return tokens, begun, *jax.device_get(two_updates(update, first, make_batch()))
 
 
-def on_mesh(
-    sizes: dict[str, int], microbatches: int, lora: Lora, *, packed: bool, tokens: int | None
-) -> dict:
+def check_update(
+    sizes: dict[str, int],
+    lora: Lora,
+    *,
+    microbatches: int = 1,
+    packed: bool = False,
+    tokens: int | None = None,
+) -> int:
+    """Two updates are those of one device, a third is skipped on all; returns a device's bytes."""
     kernels = Kernels() if packed else Kernels(log_probs="chunked", attention="blocked")
     config = main_study(mesh=Mesh(**sizes), lora=lora, kernels=kernels)
     devices = make_devices(config, CONFIG, ADAM, ())
@@ -79,32 +83,23 @@ def on_mesh(
     state, metrics = two_updates(update, state, batch)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)
-    broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
-    state, stepped_metrics = update(state, broken, GIVEN)
     examine, begun, expected, reported = on_one_device(lora)
     examined = jax.device_get(examine(begun, batch._replace(packing=None), GIVEN))
-    return {
-        "skipped": float(stepped_metrics["skipped"]),
-        "untouched": toy.bits(repeat(state)) == toy.bits(whole),
-        "state": largest(whole, expected),
-        "moved": largest(expected.params, begun.params),
-        "metrics": largest(metrics, reported),
-        "tokens": largest(*jax.tree.map(np.float32, (seen, examined))),
-        "bytes": sharding.bytes_per_device((state.whole(), state.opt_state)),
-        **merged_alike(state, whole, to.mesh),
-        "kept": kept(state, to),
-    }
-
-
-def merged_alike(state: TrainState, whole: TrainState, mesh: jax.sharding.Mesh) -> dict:
-    """A mesh's merged policy beside that of the same state on one device."""
-    merged, expected = merge(state.whole()), merge(whole.whole())
-    places = sharding.places(param_axes(CONFIG), mesh)
-    lies = jax.tree.map(lambda x, place: x.sharding.is_equivalent_to(place, x.ndim), merged, places)
-    return {
-        "merged": largest(jax.device_get(merged), expected),
-        "merged_kept": all(jax.tree.leaves(lies)),
-    }
+    assert largest(whole, expected) < 1e-5
+    assert largest(metrics, reported) < 1e-5
+    assert largest(*jax.tree.map(np.float32, (seen, examined))) < 1e-5
+    assert largest(expected.params, begun.params) > 1e-2
+    broken = batch._replace(rewards=jnp.asarray(batch.rewards).at[2, 0].set(jnp.inf))
+    state, metrics = update(state, broken, GIVEN)
+    assert metrics["skipped"] == 1
+    assert toy.bits(repeat(state)) == toy.bits(whole)
+    assert lies(state, to.state)
+    merged = merge(state.whole())
+    assert largest(jax.device_get(merged), merge(whole.whole())) < 1e-6
+    places = sharding.places(param_axes(CONFIG), to.mesh)
+    alike = jax.tree.map(lambda x, at: x.sharding.is_equivalent_to(at, x.ndim), merged, places)
+    assert all(jax.tree.leaves(alike))
+    return sharding.bytes_per_device((state.whole(), state.opt_state))
 
 
 def largest(one, other) -> float:
@@ -112,13 +107,34 @@ def largest(one, other) -> float:
     return max(jax.tree.leaves(gaps))
 
 
-def kept(state: TrainState, to: sharding.MeshLayout) -> bool:
-    places = jax.tree.map(lambda leaf, place: leaf.sharding == place, state, to.state)
-    return all(jax.tree.leaves(places))
+def lies(tree, places) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(lambda x, at: x.sharding == at, tree, places)))
 
 
-def copied() -> dict:
-    """Copies a state as the loop keeps it for the sampler, and as a checkpoint restores it."""
+def check_updates() -> None:
+    """Padded, cut by tokens and packed with adapters; each device holds its share of them."""
+    cube = {"data": 2, "fsdp": 2, "tensor": 2}
+    mixed = check_update(cube, Lora(), microbatches=2)
+    repeated = check_update({"data": 8}, Lora(), packed=True, tokens=12)
+    lora = check_update(cube, Lora(rank=3), microbatches=2, packed=True)
+    d, kv, mlp, layers = CONFIG.hidden_size, CONFIG.num_kv_heads * CONFIG.head_dim, 24, 2
+    matrices = CONFIG.vocab_size * d + layers * (2 * d * d + 2 * d * kv + 3 * d * mlp)
+    biases, norms = layers * (d + 2 * kv), (2 * layers + 1) * d
+    scalars, copies = 4, 3 * 4  # Adam's step count; parameters and two moments in float32
+    assert repeated == copies * (matrices + biases + norms) + scalars
+    assert mixed == copies * (matrices // 4 + biases // 2 + norms) + scalars
+    # Every A and B has one side that is cut in two, by fsdp or by tensor; the rank is not.
+    sides = layers * 3 * (4 * d + 2 * (d + kv) + 3 * (d + mlp))
+    scales = layers * 7
+    once = matrices // 4 + biases // 2 + norms + scales
+    assert lora == 4 * once + copies * sides // 2 + scalars
+
+
+def check_checkpoint() -> None:
+    """A state lies as it did in the loop's copy for the sampler and restored from a checkpoint.
+
+    The checkpoint of a mesh of 8 devices is read on one of 4 and on one device, too.
+    """
     to = state_layout(main_study(mesh=Mesh(data=1, fsdp=4, tensor=2)), CONFIG, ADAM)
     state = sharding.init_placed(make_params(CONFIG), ADAM, to)
     snapshot = jax.tree.map(jnp.copy, state)
@@ -130,12 +146,11 @@ def copied() -> dict:
         one = jax.tree.map(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[3]), state)
         single = checkpoints.restore(1, placed(state, one))[0]
     doubled = jax.tree.map(lambda x: 2 * np.asarray(x), state)
-    return {
-        "state": largest(restored, doubled) + largest(snapshot, state),
-        "kept": kept(snapshot, to) and kept(restored, to),
-        "elsewhere": largest(moved, doubled) + largest(single, doubled),
-        "lies": kept(moved, other),
-    }
+    assert largest(snapshot, state) == 0
+    assert lies(snapshot, to.state)
+    for tree, places in ((restored, to.state), (moved, other.state), (single, one)):
+        assert largest(tree, doubled) == 0
+        assert lies(tree, places)
 
 
 def placed(state: TrainState, places: TrainState) -> TrainState:
@@ -147,19 +162,12 @@ def placed(state: TrainState, places: TrainState) -> TrainState:
     )
 
 
-def carry_out(case: str) -> dict:
-    if case == "copied":
-        return copied()
-    *layout, numbers = case.split(":")
-    data, fsdp, tensor, microbatches, *rank = map(int, numbers.split(","))
-    lora = Lora(rank=rank[0]) if rank else Lora()
-    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor}
-    tokens = 12 if layout == ["cut"] else None
-    return on_mesh(sizes, microbatches, lora, packed=bool(layout), tokens=tokens)
-
-
 if __name__ == "__main__":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    for case in sys.argv[1:]:
-        print(json.dumps({"case": case, **carry_out(case)}), flush=True)
+    check_updates()
+    check_checkpoint()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_kernels()
+    print("equal")

@@ -1,6 +1,5 @@
 """Meshes, in processes of their own: the devices of a process are counted when JAX starts."""
 
-import json
 import os
 import re
 import subprocess
@@ -18,60 +17,18 @@ from tests.policy.tiny import make_config
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-MIXED = "2,2,2,2"
-LORA = "packed:2,2,2,2,3"
-PACKED = ("cut:8,1,1,1", LORA)
 
 
-@pytest.fixture(scope="module")
-def eight() -> dict[str, dict]:
+def test_an_update_on_eight_devices_is_that_on_one_or_skipped_on_all():
+    """Checkpoints of theirs come back onto a mesh, another one and one device; kernels are alike."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.learner.mesh_worker", MIXED, *PACKED, "copied"],
+        [sys.executable, "-m", "tests.learner.mesh_worker"],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    records = map(json.loads, done.stdout.splitlines())
-    return {record["case"]: record for record in records}
-
-
-@pytest.mark.parametrize("case", [MIXED, *PACKED])
-def test_an_update_on_eight_devices_is_that_on_one_or_skipped_on_all(eight, case):
-    """And what it leaves lies where it lay, as do the parameters of the merged policy."""
-    assert eight[case]["state"] < 1e-5
-    assert eight[case]["metrics"] < 1e-5
-    assert eight[case]["tokens"] < 1e-5
-    assert eight[case]["moved"] > 1e-2
-    assert eight[case]["skipped"] == 1
-    assert eight[case]["untouched"]
-    assert eight[case]["kept"]
-    assert eight[case]["merged"] < 1e-6
-    assert eight[case]["merged_kept"]
-
-
-def test_each_device_holds_its_share_of_parameters_and_moments(eight):
-    config = make_config("Qwen2", vocab_size=16)
-    repeated, mixed, lora = (eight[case]["bytes"] for case in (PACKED[0], MIXED, LORA))
-    d, kv, mlp, layers = config.hidden_size, config.num_kv_heads * config.head_dim, 24, 2
-    matrices = config.vocab_size * d + layers * (2 * d * d + 2 * d * kv + 3 * d * mlp)
-    biases, norms = layers * (d + 2 * kv), (2 * layers + 1) * d
-    scalars, copies = 4, 3 * 4  # Adam's step count; parameters and two moments in float32
-    assert repeated == copies * (matrices + biases + norms) + scalars
-    assert mixed == copies * (matrices // 4 + biases // 2 + norms) + scalars
-    # Every A and B has one side that is cut in two, by fsdp or by tensor; the rank is not.
-    sides = layers * 3 * (4 * d + 2 * (d + kv) + 3 * (d + mlp))
-    scales = layers * 7
-    once = matrices // 4 + biases // 2 + norms + scales
-    assert lora == 4 * once + copies * sides // 2 + scalars
-
-
-def test_a_checkpoint_comes_back_onto_its_mesh(eight):
-    assert eight["copied"]["state"] == 0
-    assert eight["copied"]["kept"]
-    # A checkpoint of a mesh of 8 devices, read on one of 4 and on one device.
-    assert eight["copied"]["elsewhere"] == 0
-    assert eight["copied"]["lies"]
+    assert done.stdout.split()[-1] == "equal"
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
@@ -90,12 +47,10 @@ def test_every_tensor_is_cut_along_its_own_axes():
     assert layers["mlp"]["up_proj"]["weight"] == (None, "tensor", "fsdp")
     assert layers["mlp"]["down_proj"]["weight"] == (None, "fsdp", "tensor")
     assert layers["input_layernorm"]["weight"] == (None, None)
-
-
-def test_biases_are_cut_like_the_outputs_they_are_added_to():
-    axes = param_axes(make_config("Qwen2"))["layers"]["self_attn"]
-    assert part_spec(axes["q_proj"]["bias"], mesh(1, 2, 4)) == PartitionSpec(None, "tensor")
-    assert part_spec(axes["k_proj"]["bias"], mesh(1, 2, 4)) == PartitionSpec(None, None)
+    # Biases are cut like the outputs that they are added to.
+    attention = param_axes(make_config("Qwen2"))["layers"]["self_attn"]
+    assert part_spec(attention["q_proj"]["bias"], mesh(1, 2, 4)) == PartitionSpec(None, "tensor")
+    assert part_spec(attention["k_proj"]["bias"], mesh(1, 2, 4)) == PartitionSpec(None, None)
 
 
 def test_what_cannot_be_cut_is_named():
