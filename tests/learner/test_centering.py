@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.centering.drift import drift, left
-from ogrpo.batch import PolicyOutput, tokens_only
+from ogrpo.batch import PolicyOutput
 from ogrpo.config.method import CENTERED
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.learner.state import hypers
@@ -24,15 +24,11 @@ def losses(name, theta, gains, k=V):
     method = ALGORITHMS[name]
     values = method.settings({"length": 1.0} if "length" in method.knobs else {})
     best = jnp.argsort(-LOG_Q)[:k].astype(jnp.int32)
-    ids = jnp.arange(V, dtype=jnp.int32)[None, :, None]
-    batch = tokens_only(
-        prompt_ids=jnp.ones((1, 1), jnp.int32),
-        prompt_mask=jnp.ones((1, 1), bool),
-        completion_ids=ids,
-        completion_mask=jnp.ones((1, V, 1), bool),
-    )
-    batch = jax.tree.map(jnp.asarray, batch)._replace(
+    batch = make_batch(n=1, g=V, t=1)._replace(
+        completion_ids=jnp.arange(V, dtype=jnp.int32)[None, :, None],
         behavior_log_probs=LOG_Q[None, :, None],
+        proximal_log_probs=None,
+        ref_log_probs=None,
         top_ids=jnp.broadcast_to(best, (1, V, 1, k)),
         top_log_probs=jnp.broadcast_to(LOG_Q[best], (1, V, 1, k)),
     )

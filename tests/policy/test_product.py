@@ -13,12 +13,6 @@ WEIGHTS = ((300, 320), (31, 17))
 CLOSE = ((jnp.float32, 1e-6), (jnp.bfloat16, 8e-3))
 
 
-def draw(rows, shape, dtype):
-    rng = np.random.default_rng(rows)
-    sizes = (rows, shape[1]), shape, (rows, shape[0])
-    return [jnp.asarray(rng.normal(size=size), dtype) for size in sizes]
-
-
 # Pairwise: each number of rows with each shape and each type, each shape with each type.
 @pytest.mark.parametrize(
     ("rows", "shape", "dtype", "close"),
@@ -29,7 +23,8 @@ def draw(rows, shape, dtype):
     ],
 )
 def test_value_and_gradients_are_those_of_float64(rows, shape, dtype, close):
-    x, weight, cotangent = draw(rows, shape, dtype)
+    rng, sizes = np.random.default_rng(rows), ((rows, shape[1]), shape, (rows, shape[0]))
+    x, weight, cotangent = (jnp.asarray(rng.normal(size=size), dtype) for size in sizes)
     y, pull = jax.vjp(jax.jit(product), x, weight)
     d_x, d_weight = pull(cotangent)
     wide_x, wide_weight, wide = (np.asarray(a, np.float64) for a in (x, weight, cotangent))
