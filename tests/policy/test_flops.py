@@ -26,6 +26,8 @@ pytestmark = pytest.mark.slow
 
 SHAPE = {"n": 3, "g": 4, "p": 7, "t": 5}
 LAYOUT = padded(**SHAPE)
+MANY = {"n": 2, "g": 40, "p": 3, "t": 2}
+"""First tokens that are counted once a prompt."""
 
 
 def full_batch(**shape):
@@ -89,14 +91,6 @@ def test_bytes_worked_by_hand():
 # ------------------------------------------------------------------ against the programs
 
 
-def test_first_tokens_of_many_completions_are_counted_once_a_prompt():
-    config, shape = make_config(num_layers=3), {"n": 2, "g": 40, "p": 3, "t": 2}
-    traced = traced_flops(loss(config, "products"), param_shapes(config), full_batch(**shape))
-    counted = flops.forward_flops(config, padded(**shape))
-    assert counted.total == traced
-    assert counted.head == 2 * 16 * 11 * 82
-
-
 def test_chunks_of_logits_are_computed_again():
     config, rows = make_config(), 16  # 60 rows in 4 chunks
     limit = rows * config.vocab_size
@@ -109,9 +103,9 @@ def test_chunks_of_logits_are_computed_again():
     assert whole.head == 0
 
 
-def adapted(config, remat, adapter):
+def adapted(config, remat, adapter, shape):
     """A loss of the trained parameters first, and the shapes of its arguments."""
-    total, batch = loss(config, remat), full_batch(**SHAPE)
+    total, batch = loss(config, remat), full_batch(**shape)
     if adapter is None:
         return total, (param_shapes(config), batch)
     draw = partial(lora.split, rank=adapter.rank, alpha=1.0, targets=adapter.targets)
@@ -120,22 +114,23 @@ def adapted(config, remat, adapter):
 
 
 @pytest.mark.parametrize(
-    ("family", "remat", "choice"),
+    ("family", "shape", "remat", "choice"),
     [
-        *((family, remat, None) for family, remat in zip(FAMILIES, KEEP, strict=True)),
-        *(("Qwen2", remat, "all") for remat in KEEP),
-        *(("Qwen2", "products", "attention"), ("Qwen2", "full", "mlp")),
+        *((family, SHAPE, remat, None) for family, remat in zip(FAMILIES, KEEP, strict=True)),
+        *(("Qwen2", SHAPE, remat, "all") for remat in KEEP),
+        *(("Qwen2", SHAPE, "products", "attention"), ("Qwen2", SHAPE, "full", "mlp")),
+        ("Qwen2", MANY, "products", None),
     ],
 )
-def test_update_flops_are_the_products_of_the_traced_gradient(family, remat, choice):
-    config = make_config(family, num_layers=3)
+def test_update_flops_are_the_products_of_the_traced_gradient(family, shape, remat, choice):
+    config, layout = make_config(family, num_layers=3), padded(**shape)
     adapter = None if choice is None else Adapter(2, lora.TARGETS[choice])
-    function, shapes = adapted(config, remat, adapter)
-    forward = flops.forward_flops(config, LAYOUT, adapter=adapter).total
-    update = flops.update_flops(config, LAYOUT, remat=remat, adapter=adapter).total
+    function, shapes = adapted(config, remat, adapter, shape)
+    forward = flops.forward_flops(config, layout, adapter=adapter).total
+    update = flops.update_flops(config, layout, remat=remat, adapter=adapter).total
     assert traced_flops(function, *shapes) == forward
     assert traced_flops(jax.grad(function), *shapes) == update
-    assert choice is None or update < flops.update_flops(config, LAYOUT, remat=remat).total
+    assert choice is None or update < flops.update_flops(config, layout, remat=remat).total
 
 
 @pytest.mark.parametrize(("remat", "rank"), [("products", 0), ("full", 0), ("products", 2)])
@@ -143,7 +138,7 @@ def test_layers_keep_activation_bytes_and_rank_numbers_a_token_more(remat, rank)
     """The residuals with an axis of layers and one of tokens; adapters' wide results are none."""
     config = make_config(num_layers=5)
     targets = lora.TARGETS["all"]
-    function, shapes = adapted(config, remat, Adapter(rank, targets) if rank else None)
+    function, shapes = adapted(config, remat, Adapter(rank, targets) if rank else None, SHAPE)
 
     def residuals(trained, *others):
         return jax.vjp(lambda trained: function(trained, *others), trained)[1]
