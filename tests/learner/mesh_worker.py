@@ -37,12 +37,6 @@ SIZES = {"n": 16, "p": 4, "t": 3, "vocab": CONFIG.vocab_size, "loss": 0.8}
 make_batch = partial(toy.make_batch, **SIZES)
 
 
-def packed_batch(microbatches: int, together: int, tokens: int | None) -> Batch:
-    """The same groups without their padding, log-probs of the reference in the same order."""
-    packer = Packer(microbatches, False, together, tokens)
-    return make_batch_of(toy.make_groups(**SIZES), packer, for_update=True).batch
-
-
 def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
     """The second update has moments to start from."""
     state, _ = update(state, batch, GIVEN)
@@ -73,7 +67,10 @@ def check_update(
     config = main_study(mesh=Mesh(**sizes), lora=lora, kernels=kernels)
     devices = make_devices(config, CONFIG, ADAM, ())
     to, together = state_layout(config, CONFIG, ADAM), ways(config)
-    batch = packed_batch(microbatches, together, tokens) if packed else make_batch()
+    batch = make_batch()
+    if packed:  # the same groups without their padding
+        packer = Packer(microbatches, False, together, tokens)
+        batch = make_batch_of(toy.make_groups(**SIZES), packer, for_update=True).batch
     recipe = make_recipe(
         policy_fn=devices.policy_fn, microbatches=microbatches, packed=packed, together=together
     )

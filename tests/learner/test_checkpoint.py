@@ -34,12 +34,6 @@ def saved(folder: Path, *steps: int, keep: int = 3) -> None:
             checkpoints.save(step, jax.tree.map(jnp.asarray, VALUES), {"step": step})
 
 
-def flipped(data: bytes, bit: int) -> bytes:
-    mutated = bytearray(data)
-    mutated[bit // 8] ^= 1 << bit % 8
-    return bytes(mutated)
-
-
 def test_one_flipped_bit_anywhere_is_found(tmp_path):
     saved(tmp_path, 3)
     files = [path for path in (tmp_path / "3").rglob("*") if path.is_file()]
@@ -50,7 +44,9 @@ def test_one_flipped_bit_anywhere_is_found(tmp_path):
         data = path.read_bytes()
         bits = {0, 8 * len(data) - 1, *rng.integers(0, 8 * len(data), 6).tolist()}
         for bit in bits:
-            path.write_bytes(flipped(data, bit))
+            mutated = bytearray(data)
+            mutated[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(mutated)
             with Checkpoints(tmp_path, keep=3) as checkpoints:
                 assert checkpoints.damage(3) is not None, (path, bit)
                 with pytest.raises(CheckpointError, match=r"checkpoint .*3 is damaged"):

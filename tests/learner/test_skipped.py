@@ -23,11 +23,6 @@ SHAPES = {
 }
 
 
-def poisoned(value):
-    batch = make_batch()
-    return batch._replace(rewards=batch.rewards.at[1, 0].set(value))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(shape, monkeypatch):
     monkeypatch.setattr(learner_state, "LARGE", 0 if shape == "large" else learner_state.LARGE)
@@ -36,7 +31,9 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
     state, _ = update(make_state(ADAM, **changes), make_batch(seed=2), hyper)  # moments to lose
     before, updates = bits(state), int(state.updates)
     for value in (jnp.inf, -jnp.inf):
-        state, metrics = update(state, poisoned(value), hyper)
+        poisoned = make_batch()
+        poisoned = poisoned._replace(rewards=poisoned.rewards.at[1, 0].set(value))
+        state, metrics = update(state, poisoned, hyper)
         assert metrics["skipped"] == 1
         assert not np.isfinite(metrics["loss"])
         assert bits(state) == before
@@ -49,14 +46,13 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
 
 def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
     batch, hyper = make_batch(), hypers(0.1, 1.0, KNOBS)
-    unjudged = batch.loss_mask.at[1, 0].set(False)
-    rewards = batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0]))
-    weighed = weigh(batch._replace(rewards=rewards, loss_mask=unjudged), make_recipe(), hyper)
-    np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
-    update = make_update(ADAM, make_recipe())
-    _, metrics = update(
-        make_state(ADAM), batch._replace(rewards=rewards, loss_mask=unjudged), hyper
+    batch = batch._replace(
+        rewards=batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0])),
+        loss_mask=batch.loss_mask.at[1, 0].set(False),
     )
+    weighed = weigh(batch, make_recipe(), hyper)
+    np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
+    _, metrics = toy.updated(batch, hyper, optimizer=ADAM)
     assert metrics["skipped"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
 
