@@ -145,7 +145,8 @@ def check_checkpoint() -> None:
     doubled = jax.tree.map(lambda x: 2 * np.asarray(x), state)
     assert largest(snapshot, state) == 0
     assert lies(snapshot, to.state)
-    for tree, places in ((restored, to.state), (moved, other.state), (single, one)):
+    assert largest(single, doubled) == 0
+    for tree, places in ((restored, to.state), (moved, other.state)):
         assert largest(tree, doubled) == 0
         assert lies(tree, places)
 
