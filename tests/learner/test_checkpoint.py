@@ -65,8 +65,12 @@ def test_one_flipped_bit_anywhere_is_found(tmp_path):
         ("arrays/d/*", lambda file: os.truncate(file, 7), "7 bytes of"),
         ("arrays/d/*", lambda file: file.write_bytes(file.read_bytes() + b"0"), "bytes of"),
         *(
-            ("manifest.json", partial(Path.write_text, data=text), "")
-            for text in ("", "[", "3", "{}", '{"files": 3}', "[" * 5000)
+            ("manifest.json", partial(Path.write_text, data=text), message)
+            for message, texts in {
+                "cannot be read": ("", "[", "[" * 5000),
+                "was changed after it was written": ("3", "{}", '{"files": 3}'),
+            }.items()
+            for text in texts
         ),
     ],
 )

@@ -79,6 +79,11 @@ def test_state_and_metrics_are_those_of_the_padded_update(how):
     check_equal(updated(packed=True, **how), updated(packed=False), atol=atol)
 
 
+def test_a_cut_by_tokens_splits_groups_that_do_not_fit_and_no_others():
+    assert cut(make_groups(), LEAST)[1].parts > N
+    assert cut(make_groups(), 1000)[1].parts == 1
+
+
 def test_groups_left_out_change_nothing_but_what_metrics_are_of():
     packed, metrics = updated(packed=True, skip=True)
     check_equal(packed, updated(packed=False)[0])

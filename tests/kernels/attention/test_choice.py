@@ -1,4 +1,4 @@
-"""The choice of an attention: by name, by the number of keys, through the decoder in each layout."""
+"""The choice of an attention: by name, by the number of keys, through the packed decoder."""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ def test_blocks_are_lowered_for_accelerators_with_the_prompt_once(platform):
 
 
 def test_the_packed_decoder_takes_both_kernels():
-    """The padded one does in a run: `tests/config/test_every_option.py`."""
+    """The padded one does in the updates of `tests/learner/mesh_worker.py`."""
     config = make_config("Llama")
     params, rows = make_params(config), packed(make_groups(3, 4, 9, 40, seed=1))[2]
     kernels = {
