@@ -43,7 +43,7 @@ RELEASES = {
 
 @pytest.fixture(scope="module", params=RELEASES)
 def release(request):
-    """A release: its version, and the text of its files by their path."""
+    """A release: its version, and the source of its worker."""
     version = request.param
     place, sha256 = RELEASES[version]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogrpo" / "sdists"
@@ -60,13 +60,8 @@ def release(request):
         fresh.write_bytes(raw)
         fresh.rename(file)
     with tarfile.open(file) as packed:
-        texts = {
-            member.name.partition("/")[2]: packed.extractfile(member).read().decode()
-            for member in packed
-            if member.isfile() and member.name.endswith((".py", "Dockerfile"))
-            if "/vllm_ascend/" in member.name or member.name.count("/") == 1
-        }
-    return version, texts
+        worker = packed.extractfile(f"vllm_ascend-{version}/vllm_ascend/worker/worker.py")
+        return version, worker.read().decode()
 
 
 def command(version, *more):
@@ -77,11 +72,11 @@ def additional(made):
     return json.loads(made.arguments[made.arguments.index("--additional-config") + 1])
 
 
-def worker_of(texts, settings, environment, engine):
+def worker_of(source, settings, environment, engine):
     """vLLM-Ascend's worker with its own code of a weight update, over our settings and engine."""
     (worker,) = (
         node
-        for node in ast.parse(texts["vllm_ascend/worker/worker.py"]).body
+        for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef) and node.name == "NPUWorker"
     )
     names = {"_check_weight_transfer_engine", "_check_nz_disabled"}
@@ -114,7 +109,7 @@ def worker_of(texts, settings, environment, engine):
 
 @pytest.mark.slow
 def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
-    version, texts = release
+    version, source = release
     made, updates = command(version), []
     engine = SimpleNamespace(  # the calls that `ogrpo_transfer.ReleaseEngine` answers
         parse_update_info=lambda update: update,
@@ -124,7 +119,7 @@ def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
         # vLLM's base class parses, and calls the one above.
         update_weights=lambda update, **_: updates.append(update),
     )
-    worker = worker_of(texts, additional(made), made.environment, engine)
+    worker = worker_of(source, additional(made), made.environment, engine)
     # vLLM up to 0.26 passes on what the trainer says; the worker's default would be True.
     start = {"is_checkpoint_format": False} if version < "0.27" else {}
     worker.start_weight_update(**start)

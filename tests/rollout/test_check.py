@@ -1,7 +1,6 @@
 """The check of completions against their order, by itself and over what the embedded engine gives."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +8,8 @@ import pytest
 from ogrpo.protocol import Completion, Group, Sampling, VersionSpan
 from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, Orders, Terms, flaws
 from ogrpo.rollout.embedded import EmbeddedEngine
-from tests.rollout.collection.scripted import collector, origins, turn
+from tests.rollout.collection.scripted import SAMPLING, collector, turn
+from tests.rollout.test_embedded import echo
 
 EOS, MOST = 9, 5
 TERMS = Terms(Sampling(0.7, MOST, 3), vocab_size=10, eos_id=EOS, versions={0, 4})
@@ -74,21 +74,16 @@ def test_equal_completions_are_refused_where_chance_does_not_explain_them():
 
 
 def spoiling(name, value):
-    """A sampling function that sets the last completion of the second prompt of its first batch."""
+    """A sampling function that sets the first completion of the second prompt of its first batch."""
     first = [True]
 
-    def sample(params, ids, mask, seed, *, temperature, greedy, group_size, max_tokens):
-        shape = (len(ids), group_size, 3)
-        arrays = {
-            "token_ids": np.broadcast_to(ids[:, :1, None], shape).astype(np.int32),
-            "log_probs": np.zeros(shape, np.float32),
-            "mask": np.ones(shape, bool),
-            "finished": np.ones(shape[:2], bool),
-        }
+    def sample(_, *arrays, **how):
+        drawn = echo(-1.0, *arrays, **how)
+        drawn.finished[:] = True
         if first:
             first.clear()
-            arrays[name][1, -1] = value
-        return SimpleNamespace(**arrays)
+            getattr(drawn, name)[1, 0] = value
+        return drawn
 
     return sample
 
@@ -102,13 +97,12 @@ def spoiling(name, value):
     ],
 )
 def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name, value, reason):
-    terms = Terms(Sampling(1.0, 4, 2), vocab_size=100)
+    terms = Terms(SAMPLING, vocab_size=100)
     engine = EmbeddedEngine(spoiling(name, value), batch_size=3, prompt_length=1)
     with collector(engine, 2, terms=terms) as source:
         for step in range(2):
-            assert [problem for problem, *_ in origins(turn(source, step))] == [
-                10 * step + n for n in range(3)
-            ]
+            prompts = [int(group.prompt_ids[0]) for group in turn(source, step).groups]
+            assert prompts == [10 * step + n for n in range(3)]
         metrics = source.metrics()
     assert metrics["collect/retried/refused"] == 1
     assert metrics["rollout/refused"] == metrics[f"rollout/refused/{reason}"] == 2

@@ -29,13 +29,9 @@ def prompts(*lengths):
     return [np.full(n, 9, np.int32) for n in lengths]
 
 
-def engine(batch_size=2):
-    return EmbeddedEngine(echo, batch_size=batch_size, prompt_length=5)
-
-
 def test_groups_keep_the_order_of_prompts_whatever_the_batch_size():
     for batch_size in (1, 2, 3, 7):
-        embedded = engine(batch_size)
+        embedded = EmbeddedEngine(echo, batch_size=batch_size, prompt_length=5)
         embedded.publish(-1.0, version=4)
         groups = embedded.generate(prompts(3, 1, 5, 2, 4), SAMPLING, seed=0)
         assert [len(g.prompt_ids) for g in groups] == [3, 1, 5, 2, 4]
@@ -47,6 +43,8 @@ def test_groups_keep_the_order_of_prompts_whatever_the_batch_size():
             assert (short.finish_reason, long.finish_reason) == ("stop", "length")
             assert {c.policy_version for c in group.completions} == {4}
             assert {c.temperature for c in group.completions} == {0.5}
+        with pytest.raises(ValueError, match=r"6 tokens.*takes 5"):
+            embedded.generate(prompts(1, 6), SAMPLING, seed=0)
 
 
 def test_prompts_are_padded_to_a_few_widths_as_far_as_the_model_has_positions():
@@ -60,13 +58,6 @@ def test_prompts_are_padded_to_a_few_widths_as_far_as_the_model_has_positions():
     embedded.publish(0.0, 0)
     embedded.generate(prompts(1, 3, 33, 64, 65, 97, 128, 129), SAMPLING, seed=0)
     assert widths == [1, 4, 64, 64, 80, 112, 128, 150 - SAMPLING.max_tokens]
-
-
-def test_a_prompt_that_does_not_fit_is_an_error_with_both_numbers():
-    embedded = engine()
-    embedded.publish(0.0, 0)
-    with pytest.raises(ValueError, match=r"6 tokens.*takes 5"):
-        embedded.generate(prompts(1, 6), SAMPLING, seed=0)
 
 
 def test_a_push_in_the_middle_of_a_call_leaves_its_groups_one_version_and_its_weights():

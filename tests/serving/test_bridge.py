@@ -1,16 +1,15 @@
 """The embedded engine's layouts for one CPU draw what the plain sampler draws."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ogrpo.learner.state import join
-from ogrpo.policy import lora, sample
+from ogrpo.policy import lora
 from ogrpo.protocol import Sampling
 from ogrpo.serving import bridge
 from tests.policy.test_lora import adapters
-from tests.policy.tiny import make_config, make_params
+from tests.policy.tiny import make_case, make_config, make_params, run_sampler
 
 
 @pytest.mark.parametrize(
@@ -19,27 +18,14 @@ from tests.policy.tiny import make_config, make_params
 def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, unstacked):
     monkeypatch.setattr(bridge, "_LARGE", large)
     monkeypatch.setattr(bridge, "_LEAST_READ", 4)
-    config = make_config()
-    params = make_params(config)
-    engine = bridge.embedded_engine(config, eos_id=3, batch_size=2, prompt_length=5)
+    config, params, batch = make_case()
+    engine = bridge.embedded_engine(config, eos_id=3, batch_size=3, prompt_length=5)
     engine.publish(params, 7)
     assert isinstance(engine._prepare_fn(params)["layers"], list) == unstacked
-    prompts = [np.array([4, 1, 9], np.int32), np.array([2, 6, 8, 1, 10], np.int32)]
-    sampling = Sampling(temperature=0.7, max_tokens=40, group_size=3)
-    groups = engine.generate(prompts, sampling, seed=5)
-    ids = jnp.asarray([[4, 1, 9, 0, 0], [2, 6, 8, 1, 10]], jnp.int32)
-    plain = sample(
-        params,
-        config,
-        ids,
-        jnp.arange(5)[None] < jnp.array([[3], [5]]),
-        jax.random.key(5),
-        temperature=0.7,
-        greedy=False,
-        group_size=3,
-        max_tokens=40,
-        eos_id=3,
-    )
+    rows = zip(np.asarray(batch.prompt_ids), np.asarray(batch.prompt_mask), strict=True)
+    sampling = Sampling(temperature=0.7, max_tokens=40, group_size=4)
+    groups = engine.generate([ids[mask] for ids, mask in rows], sampling, seed=5)
+    plain = run_sampler(config, params, batch, seed=5, max_tokens=40, eos_id=3)
     lengths = np.asarray(plain.mask.sum(-1))
     for (n, g), length in np.ndenumerate(lengths):
         completion = groups[n].completions[g]

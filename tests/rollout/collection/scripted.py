@@ -83,10 +83,12 @@ def equal_rewards(request, places, groups):
     return [Rewarded(g, np.zeros(len(g.completions), np.float32)) for g in groups]
 
 
-def collector(engine, steps=8, *, reward_fn=equal_rewards, terms=None, **limits):
+def collector(
+    engine, steps=8, request_fn=request_at, *, reward_fn=equal_rewards, terms=None, **limits
+):
     return Collector(
         engine,
-        request_at,
+        request_fn,
         SAMPLING,
         reward_fn,
         steps=steps if isinstance(steps, range) else range(steps),

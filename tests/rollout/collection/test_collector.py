@@ -24,16 +24,13 @@ from tests.rollout.collection.scripted import (
 )
 
 
-def alive():
-    return [t for t in threading.enumerate() if t.name.startswith("collector-")]
-
-
 @pytest.fixture(autouse=True)
 def _leaves_no_thread_behind():
     yield
-    for thread in alive():
-        thread.join(LONG)
-    assert not alive()
+    for thread in threading.enumerate():
+        if thread.name.startswith("collector-"):
+            thread.join(LONG)
+            assert not thread.is_alive()
 
 
 def sleepy(seed):

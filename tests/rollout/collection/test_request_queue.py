@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.protocol import Sampling
 from ogrpo.rollout.collection.request_queue import CollectionLimits, Publish, RequestQueue
-from tests.rollout.collection.scripted import Flaky, equal_rewards, group, make_limits, request_at
-
-SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
+from tests.rollout.collection.scripted import (
+    SAMPLING,
+    Flaky,
+    equal_rewards,
+    group,
+    make_limits,
+    request_at,
+)
 
 
 @dataclass

@@ -50,7 +50,7 @@ class Staged(httpx.AsyncBaseTransport):
 
     def __init__(self):
         self.faults, self.raw = {}, False
-        self.alive, self.starts, self.loads = True, 0, 0
+        self.alive, self.starts = True, 0
         self._thawed = asyncio.Event()
         self._thawed.set()
         self._begin()
@@ -198,7 +198,6 @@ class Staged(httpx.AsyncBaseTransport):
             raise Fails
         self._staged = None if install else sha256
         if install:
-            self.loads += 1
             self.weights, self.note = update["version"], (sha256, update["version"])
         return {}
 

@@ -5,15 +5,13 @@ from collections import Counter
 
 import numpy as np
 
-from ogrpo.protocol import Sampling
-from ogrpo.rollout.collection import CollectionLimits, Collector, Request
-from ogrpo.rollout.vllm import Unavailable, errors
-from tests.rollout.collection.scripted import LONG, equal_rewards
+from ogrpo.rollout.collection import Request
+from ogrpo.rollout.vllm import errors
+from tests.rollout.collection.scripted import LONG, SAMPLING, collector
 from tests.rollout.vllm import contract, world
 
 CONFIG = world.decoder()
 MANY, WORKERS, STEPS = 256, 8, 2
-SAMPLING = Sampling(temperature=1.0, max_tokens=6, group_size=2)
 SPOILT = 5
 
 
@@ -56,24 +54,16 @@ class Ledger:
 def test_256_rollouts_at_once_are_each_handed_out_once(farm, monkeypatch):
     monkeypatch.setattr(errors, "FIRST_REST", 0.01)
     server = farm.start()
-    limits = CollectionLimits(lead=0, workers=WORKERS, prompts_per_call=MANY // WORKERS)
+    limits = {"workers": WORKERS, "prompts_per_call": MANY // WORKERS}
     with (
         contract.connect([server.url], CONFIG, per_server=MANY) as engine,
-        Collector(
-            engine,
-            request_at,
-            SAMPLING,
-            equal_rewards,
-            steps=range(STEPS),
-            limits=limits,
-            retry_on=(Unavailable,),
-        ) as collector,
+        collector(engine, STEPS, request_at, **limits) as source,
     ):
         ledger = Ledger(server.service)
         taken = []
         for step in range(STEPS):
-            collector.publish(world.make_params(CONFIG, step), step)
-            taken += collector.take(step).groups
+            source.publish(world.make_params(CONFIG, step), step)
+            taken += source.take(step).groups
         counts = dict(engine.counts)
     prompts = [tuple(prompt(n).tolist()) for n in range(STEPS * MANY)]
     assert [tuple(group.prompt_ids.tolist()) for group in taken] == prompts
