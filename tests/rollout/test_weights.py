@@ -185,19 +185,23 @@ def test_a_half_loaded_model_has_no_version(tmp_path, share):
 
 
 @pytest.mark.parametrize(
-    ("changed", "code"),
+    ("changed", "code", "message"),
     [
-        ({"token": "wrong"}, "unreachable"),
-        ({"token": None}, "unreachable"),
-        ({"manifest_sha256": "0" * 64}, "digest"),
-        ({"url": "file:///etc"}, "refused"),
+        ({"token": "wrong"}, "unreachable", "401"),
+        ({"token": None}, "unreachable", "401"),
+        ({"manifest_sha256": "0" * 64}, "digest", r"not the one that was announced \(000000"),
+        ({"url": "file:///etc"}, "refused", "file:///etc is no http"),
+        ({"path": "/etc"}, "refused", "/etc is outside OGRPO_WEIGHTS_ROOT"),
     ],
 )
-def test_a_pull_needs_the_token_and_the_announced_manifest(tmp_path, share, changed, code):
+def test_a_pull_needs_the_token_the_announced_manifest_and_a_place_that_may_be_read(
+    tmp_path, monkeypatch, share, changed, code, message
+):
+    monkeypatch.setenv("OGRPO_WEIGHTS_ROOT", str(tmp_path / "elsewhere"))
     (one,) = released(tmp_path, policy())
     ticket = {"token": share.token, "manifest_sha256": one.manifest_sha256}
     source = {"url": f"{share.url}/{one.folder.name}", **ticket, **changed}
-    with pytest.raises(releases.Refusal) as refusal:
+    with pytest.raises(releases.Refusal, match=message) as refusal:
         releases.obtain(releases.Workplace(), **source)
     assert refusal.value.code == code
 
@@ -295,15 +299,6 @@ def test_a_pull_that_does_not_come_whole_is_tried_again(monkeypatch, status, sen
             remote.fetch("model.safetensors", 400, place)
         assert manifest.value.code == model.value.code == "unreachable"
         assert [file.name for file in place.scratch.iterdir()] == ["lock"]
-
-
-def test_a_worker_reads_only_below_its_root(tmp_path, monkeypatch):
-    (one,) = released(tmp_path, policy())
-    monkeypatch.setenv("OGRPO_WEIGHTS_ROOT", str(tmp_path / "elsewhere"))
-    with pytest.raises(releases.Refusal, match="outside OGRPO_WEIGHTS_ROOT"):
-        releases.obtain(
-            releases.Workplace(), path=str(one.folder), manifest_sha256=one.manifest_sha256
-        )
 
 
 def test_the_extension_shares_no_name_with_a_worker(monkeypatch):
