@@ -13,7 +13,7 @@ import pytest
 from ogrpo.rollout import http_server
 from ogrpo.rollout.endpoint import Endpoint, ServedModel, Service
 from tests.rollout.collection.scripted import Scripted
-from tests.rollout.vllm.proxy import running
+from tests.rollout.vllm.stub import running
 
 VOCAB = 8
 

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from ogrpo.rollout import weights as files
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.weights import Store, WeightShare
-from tests.rollout.vllm.proxy import serving
+from tests.rollout.vllm.stub import serving
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 

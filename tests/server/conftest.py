@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.chaos.processes import free_port
+from benchmarks.chaos.processes import descendants, free_port, read_proc
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.rollout.vllm.api import ask_health
 from tests.rollout.vllm import world
@@ -67,24 +67,13 @@ class RealServer:
             assert reply.status_code == 200, reply.text
         return self
 
-    def member(self, what, rank=None):
-        """The process id of the API server, the engine or the worker, of a data-parallel rank."""
-        listed = subprocess.run(
-            ["ps", "-o", "pid=,ppid=,args=", "-g", str(self.process.pid)],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        if what == "api":
-            return self.process.pid
-        rows = [line.split(None, 2) for line in listed.splitlines()]
-        of_rank = "" if rank is None else f"_DP{rank}"
-        engine = next(int(pid) for pid, _, name in rows if f"::EngineCore{of_rank}" in name)
-        if what == "engine":
-            return engine
-        return next(
-            int(pid) for pid, parent, name in rows if "::Worker" in name and int(parent) == engine
-        )
+    def member(self, *names):
+        """The process id of the API server, or of a process below it by its name and its parents'."""
+        pid = self.process.pid
+        for name in names:
+            mark = f"::{name}".encode()
+            pid = next(each for each in descendants(pid) if mark in read_proc(each, "cmdline"))
+        return pid
 
     @contextmanager
     def running(self):
@@ -94,6 +83,8 @@ class RealServer:
             self.kill()
 
     def kill(self):
+        if self.process.returncode is not None:  # its number may be another's by now
+            return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -2,10 +2,9 @@
 
 import os
 from contextlib import closing
+from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
-import httpx
 import numpy as np
 import pytest
 
@@ -15,7 +14,6 @@ from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.weights import Store, WeightShare
 from ogrpo.serving.bridge import make_score_fn, named_tensors
 from tests.rollout.vllm import contract, updates, world
-from tests.rollout.vllm.proxy import Proxy
 
 CONFIG = world.decoder(tied=False)
 SEQUENCES = push.probe_sequences(world.VOCAB)
@@ -45,21 +43,28 @@ def test_a_missing_head_is_refused(alone, monkeypatch):
 def test_what_one_data_parallel_rank_cannot_read_none_installs(alone, tmp_path):
     """vLLM tells the answers of the first rank alone, and the second may be the one that fails."""
     params = [world.make_params(CONFIG, n) for n in range(2)]
-    store = Store(tmp_path)
+    store, pulls = Store(tmp_path), count()
     with (
         closing(WeightShare(store.folder)) as share,
-        Proxy(share.url) as proxy,
         contract.connect([alone.url], CONFIG) as engine,
     ):
         assert engine.capabilities[0].ranks == 2
         engine.publish(params[0], 1)
         release = store.write(named_tensors(CONFIG, params[1]), 2)
-        whole = proxy.spoil(".safetensors", lambda deliver, _: deliver())
-        other = proxy.spoil(".safetensors", lambda *_: httpx.Response(503))
-        at_proxy = SimpleNamespace(url=proxy.url, token=share.token)
+
+        class Failing(share._server.RequestHandlerClass):
+            """Gives the tensors to the first of the two that pull them."""
+
+            def do_GET(self):
+                if self.path.endswith(".safetensors") and next(pulls) == 1:
+                    self.send_error(503)
+                else:
+                    super().do_GET()
+
+        share._server.RequestHandlerClass = Failing
         with pytest.raises(Unavailable, match=r"its log says why|503"):
-            updates.on(alone.url, updates.loading(release, at_proxy))
-        assert (whole.left, other.left) == (False, False)
+            updates.on(alone.url, updates.loading(release, share))
+        assert next(pulls) > 1
         for seed in range(4):  # enough requests that both ranks answer some
             groups = engine.generate(world.PROMPTS, contract.SAMPLING, seed)
             assert world.worst_gap(CONFIG, params[0], groups) < contract.EXACT
@@ -77,7 +82,7 @@ def test_a_rank_that_alone_did_not_install_is_broken_and_found_by_the_probe(alon
     store = Store(tmp_path)
     release = store.write(named_tensors(CONFIG, params[1]), 2)
     scores = [np.asarray(x) for x in make_score_fn(CONFIG)(params[1], SEQUENCES)]
-    scratch = scratch_of(alone.member("worker", rank=1))
+    scratch = scratch_of(alone.member("EngineCore_DP1", "Worker"))
     update = ServerApi.update_weights
 
     async def lost(api, body, *, seconds):

@@ -4,7 +4,6 @@ import json
 import threading
 import time
 
-import httpx
 import numpy as np
 import pytest
 
@@ -96,35 +95,23 @@ def test_a_push_leaves_no_prefix_of_older_weights_in_the_cache(portable):
 def leak(server, params, *, salted, release):
     """Log-prob gap after a load without any reset of the cache, with and without a salt."""
     prompt = [int(n) for n in np.tile(np.arange(12), 5)]
-
-    def ask(salt):
-        body = {
-            "model": "policy",
-            "prompt": prompt,
-            "n": 4,
-            "max_tokens": 1,
-            "temperature": 1.0,
-            "logprobs": 0,
-            "return_token_ids": True,
-            **({"cache_salt": salt} if salted else {}),
-        }
-        reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False)
-        return reply.json()["choices"]
-
-    ask("before")
+    body = {"model": "policy", "prompt": prompt, "n": 4, "max_tokens": 1, "temperature": 1.0}
+    body |= {"logprobs": 0, "return_token_ids": True}
+    before, after = ({"cache_salt": text} if salted else {} for text in ("before", "after"))
     ticket = {"version": 9, "manifest_sha256": release.manifest_sha256}
-    for path, body in (
-        ("start_weight_update", {}),
-        ("update_weights", {"update_info": {**ticket, "path": str(release.folder)}}),
-        ("update_weights", {"update_info": {**ticket, "install": True}}),
-        ("finish_weight_update", {}),
-    ):
-        reply = httpx.post(f"{server.url}/{path}", json=body, timeout=60, trust_env=False)
-        assert reply.status_code == 200, reply.text
+
+    async def load_in_between(api, _):
+        await api.complete(body | before)
+        await api.start_weight_update()
+        await api.update_weights({**ticket, "path": str(release.folder)}, seconds=60)
+        await api.update_weights({**ticket, "install": True}, seconds=60)
+        await api.finish_weight_update(None)
+        return await api.complete(body | after)
+
     probs = world.next_token_probs(CONFIG, params, np.array(prompt, np.int32))
     return max(
         abs(choice["logprobs"]["token_logprobs"][0] - float(np.log(probs[choice["token_ids"][0]])))
-        for choice in ask("after")
+        for choice in updates.on(server.url, load_in_between)["choices"]
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from ogrpo.rollout.endpoint import Endpoint, Service
 from ogrpo.serving.bridge import embedded_model
 from tests.rollout.vllm import world
-from tests.rollout.vllm.proxy import running
+from tests.rollout.vllm.stub import running
 
 
 @pytest.fixture(autouse=True, scope="module")

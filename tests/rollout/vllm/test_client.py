@@ -10,7 +10,7 @@ from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
 from ogrpo.rollout.vllm.options import credentials_of_environment
-from tests.rollout.vllm.proxy import serving
+from tests.rollout.vllm.stub import serving
 
 
 @contextmanager
