@@ -1,13 +1,11 @@
 """The main study on the real server: the same weights at the start, the same score at the end."""
 
-import dataclasses
 from contextlib import closing
-from types import SimpleNamespace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
@@ -23,46 +21,34 @@ from tests.server.conftest import RealServer
 CONFIG = main_study(schedule=Schedule(steps=40, sync_interval=2, prompts=16, evaluate_every=40))
 
 
-@pytest.fixture(scope="module")
-def study():
+def test_the_default_study_learns_alike_from_the_real_server(tmp_path):
+    longest = CONFIG.longest_prompt + CONFIG.longest_completion
+    sizes = ("--max-model-len", str(longest), "--max-num-seqs", "128")
     with closing(prepare(CONFIG)) as prepared:
+        tokenizer = prepared.tokenizer
         decoder, params = make_model(prepared, Console(quiet=True))
         parts = make_parts(prepared.config, prepared, decoder)
-        yield SimpleNamespace(prepared=prepared, decoder=decoder, params=params, parts=parts)
 
+        def run(parts):
+            # The update donates the trainer's buffers, and both runs start from the same parameters.
+            state = start(parts.learner.init(jax.tree.map(jnp.copy, params)), parts)
+            return [record for _, record in train(state, parts)]
 
-@pytest.fixture(scope="module")
-def engine(study, tmp_path_factory):
-    folder, log = tmp_path_factory.mktemp("policy"), tmp_path_factory.mktemp("logs") / "log"
-    save_pretrained(folder, study.decoder, study.params)
-    study.prepared.tokenizer.save(folder)
-    longest = CONFIG.longest_prompt + CONFIG.longest_completion
-    tokenizer = study.prepared.tokenizer
-    server = RealServer(folder, log, "--max-model-len", str(longest), "--max-num-seqs", "128")
-    with (
-        server.running(),
-        connect_policy(
-            [server.url],
-            study.decoder,
-            eos_id=tokenizer.eos_id,
-            max_length=longest,
-            texts=tokenizer.sample_texts(),
-        ) as engine,
-    ):
-        yield engine
-
-
-def run(study, parts):
-    # The update donates the trainer's buffers, and the next run starts from the same parameters.
-    params = jax.tree.map(jnp.copy, study.params)
-    state = start(parts.learner.init(params), parts)
-    return [record for _, record in train(state, parts)]
-
-
-def test_the_default_study_learns_alike_from_the_real_server(study, engine):
-    collection = dataclasses.replace(study.parts.collection, engine=engine)
-    real = run(study, dataclasses.replace(study.parts, collection=collection))
-    embedded = run(study, study.parts)
+        save_pretrained(tmp_path / "policy", decoder, params)
+        tokenizer.save(tmp_path / "policy")
+        with (
+            RealServer(tmp_path / "policy", tmp_path / "log", *sizes).running() as server,
+            connect_policy(
+                [server.url],
+                decoder,
+                eos_id=tokenizer.eos_id,
+                max_length=longest,
+                texts=tokenizer.sample_texts(),
+            ) as engine,
+        ):
+            real = run(replace(parts, collection=replace(parts.collection, engine=engine)))
+            metrics = engine.metrics()
+        embedded = run(parts)
     base, last, reference = real[0], real[-1], embedded[-1]
     print(
         f"Pass@1 sampled: base {base['pass@1/sampled']:.3f}, "
@@ -70,7 +56,7 @@ def test_the_default_study_learns_alike_from_the_real_server(study, engine):
         f"{last['pass@1/sampled/high']:.3f}], embedded {reference['pass@1/sampled']:.3f} "
         f"[{reference['pass@1/sampled/low']:.3f}, {reference['pass@1/sampled/high']:.3f}]"
     )
-    print({name: round(value, 4) for name, value in engine.metrics().items()})
+    print({name: round(value, 4) for name, value in metrics.items()})
     steps = real[1:]
     # Right after a push the trainer's policy is the server's: every ratio is one.
     fresh = [r for n, r in enumerate(steps) if n % CONFIG.schedule.sync_interval == 0]

