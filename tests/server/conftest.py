@@ -106,16 +106,15 @@ def policies(tmp_path_factory):
 def fleet(policies, tmp_path_factory):
     """Two servers of the tied policy: one that knows versions by token, one that does not."""
     logs = tmp_path_factory.mktemp("logs")
+    options = {"native": (), "portable": ("--no-enable-scale-out",)}
     with ExitStack() as stack:
-        made = []
-        for name, options in (
-            ("native", ["--", "--block-size", "32"]),
-            ("portable", ["--", "--no-enable-scale-out", "--block-size", "32"]),
-        ):
-            server = RealServer(policies[True], logs / f"{name}.log", *options)
-            stack.callback(server.kill)
-            made.append(server.launch())
-        yield [server.wait() for server in made]
+        servers = [
+            RealServer(policies[True], logs / f"{name}.log", "--", "--block-size", "32", *more)
+            for name, more in options.items()
+        ]
+        for server in servers:
+            stack.callback(server.launch().kill)
+        yield [server.wait() for server in servers]
 
 
 @pytest.fixture
