@@ -115,13 +115,13 @@ def test_a_hung_server_is_given_up_and_comes_back(fleet):
 
 
 def test_servers_die_in_the_middle_of_a_batch_and_come_back(fleet):
+    """An engine, then an API server, then the last server; it leaves one of the two dead."""
     native, portable = fleet
     urls = [server.url for server in fleet]
     with contract.connect(urls, CONFIG, per_server=8, timeout=60.0, patience=200.0) as engine:
         engine.publish(world.make_params(CONFIG, 2), 0)
         engine.publish(PARAMS, 1)
-        engine_of = portable.member("EngineCore")
-        generate_while(engine, lambda: os.kill(engine_of, signal.SIGKILL))
+        generate_while(engine, lambda: os.kill(portable.member("EngineCore"), signal.SIGKILL))
         failed = engine.counts["failed_requests"]
         assert failed > 0
         portable.kill()
