@@ -60,14 +60,10 @@ def ask(server, method, path, body=None):
     return reply.json()
 
 
-def is_paused(server):
-    return ask(server, "GET", "/is_paused")["is_paused"]
-
-
 def test_what_a_killed_trainer_left_paused_the_next_one_resumes(native, caplog):
     """A trainer that is killed in a push leaves this: a pause, and no more."""
     updates.on(native.url, lambda api, _: api.pause("wait"))
-    assert is_paused(native)
+    assert ask(native, "GET", "/is_paused")["is_paused"]
     ask(native, "GET", "/version")  # it is well, by its own account
     with contract.connect([native.url], CONFIG) as engine:
         engine.publish(PARAMS, 1)
@@ -92,7 +88,7 @@ def test_a_server_that_is_left_paused_by_the_network_is_resumed(native, monkeypa
         engine.publish(PARAMS, 1)
         generate_while(engine, lambda: None)
     assert lost == [name]
-    assert not is_paused(native)
+    assert not ask(native, "GET", "/is_paused")["is_paused"]
 
 
 @pytest.mark.parametrize("how", ["reloaded", "reset"])
