@@ -123,7 +123,8 @@ def test_servers_die_in_the_middle_of_a_batch_and_come_back(fleet):
     with contract.connect(urls, CONFIG, per_server=8, timeout=60.0, patience=200.0) as engine:
         engine.publish(world.make_params(CONFIG, 2), 0)
         engine.publish(PARAMS, 1)
-        generate_despite(engine, lambda: os.kill(portable.member("EngineCore"), signal.SIGKILL))
+        core = portable.member("EngineCore")
+        generate_despite(engine, lambda: os.kill(core, signal.SIGKILL))
         portable.kill()
         generate_while(engine, lambda: None)
         portable.launch().wait()
