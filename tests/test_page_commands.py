@@ -9,11 +9,11 @@ import contextlib
 import importlib
 import json
 
-import jax
 import pytest
 
 import ogrpo
 from ogrpo.cli.main import main
+from tests.benchmarks.test_foreign import TRAINER
 from tests.models.tiny_gguf import small_config, write_gguf
 from tests.policy.tiny import make_params
 from tests.run.rewards import even_length
@@ -41,16 +41,6 @@ LITTLE = {
     "python -m experiments.run gsm8k --model.path": (*TRAIN, *FROM_MODEL),
     "python -m benchmarks.reliability --command": ("--runs", "1"),
 }
-TRAINER = """
-import json, pathlib, sys
-run = pathlib.Path(sys.argv[2])
-run.mkdir(exist_ok=True)
-metrics = run / "metrics.jsonl"
-done = len(metrics.read_text().splitlines()) if metrics.exists() else 0
-for step in range(done, 4):
-    with metrics.open("a") as file:
-        print(json.dumps({"step": step, "loss": 1 / (1 + step), "lr_seconds": 0.1}), file=file)
-"""
 SHELL = [block for block in BLOCKS if block.commands and not block.needs]
 TRAINING = [block for block in BLOCKS if block.kind == "python" and TRAINS in block.text]
 
@@ -68,16 +58,7 @@ def test_each_command_runs_or_its_block_says_what_it_needs():
 
 
 @pytest.fixture(scope="module")
-def _little_compiling():
-    """A program of these runs once or twice: it is compiled without optimisation."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, _little_compiling):
+def place(tmp_path_factory):
     """A folder with what pages speak of: problems, a reward, a trainer, a GGUF file, runs, a model."""
     folder = tmp_path_factory.mktemp("place")
     write_files(folder)

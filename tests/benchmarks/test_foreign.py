@@ -11,7 +11,7 @@ from benchmarks.reliability import main
 
 TRAINER = """
 import json, pathlib, random, sys, time
-run, kind = pathlib.Path(sys.argv[1]), sys.argv[2]
+run, kind = pathlib.Path(sys.argv[2]), sys.argv[-1]  # --out RUN KIND
 run.mkdir(exist_ok=True)
 state, metrics = run / "state.json", run / "metrics.jsonl"
 step, total = 0, 0.0
@@ -38,7 +38,7 @@ PLANS = [Plan(True, 0.5, 0.03)]
 @pytest.fixture
 def words(tmp_path):
     (tmp_path / "train.py").write_text(TRAINER)
-    return shlex.join([sys.executable, "-S", str(tmp_path / "train.py")]) + " {run}"
+    return shlex.join([sys.executable, "-S", str(tmp_path / "train.py")]) + " --out {run}"
 
 
 def harness(words, kind, *more):
