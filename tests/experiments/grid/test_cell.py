@@ -70,11 +70,11 @@ def test_a_row_tells_the_options_that_are_not_the_base():
     assert changes(config, TrainConfig()) == {"seed": 3, "knobs.beta": 0.1}
 
 
+REPORT = cells_of(variants(1e-3), "report", SEEDS)
+
+
 def test_an_honest_grid_passes():
-    cells = [
-        *cells_of(variants(1e-3, 1e-4), "tuning", (20, 21)),
-        *cells_of(variants(1e-3), "report", SEEDS),
-    ]
+    cells = [*cells_of(variants(1e-3, 1e-4), "tuning", (20, 21)), *REPORT]
     check_honest(cells, quick=False)
     splits = {cell.role: cell.config.evaluation.split for cell in cells}
     assert splits == {"tuning": "validation", "report": "test"}
@@ -84,26 +84,16 @@ def test_an_honest_grid_passes():
     ("cells", "words"),
     [
         (
-            [
-                *cells_of(variants(1e-3), "tuning", (10,)),
-                *cells_of(variants(1e-3), "report", SEEDS),
-            ],
+            [*cells_of(variants(1e-3), "tuning", (10,)), *REPORT],
             r"seeds \[10\] are both for tuning and for the report",
         ),
-        (
-            cells_of(variants(1e-3), "report", SEEDS[:4]),
-            "a is reported from 4 seeds: give at least 5",
-        ),
+        (REPORT[:4], "a is reported from 4 seeds: give at least 5"),
         (
             cells_of([*variants(1e-3, 1e-4), *variants(1e-3, label="b")], "tuning", (20,)),
             "b chooses among 1 settings and a among 2",
         ),
         (
-            [
-                *cells_of(variants(1e-3), "tuning", (20,)),
-                *(Cell("a", "report", replace(TrainConfig(), seed=seed)) for seed in SEEDS),
-                Cell("b", "tuning", TrainConfig(seed=20)),
-            ],
+            [Cell("b", "tuning", TrainConfig(seed=20)), *REPORT],
             r"b seed=20 \(tuning\) is evaluated on the split 'test': use 'validation'",
         ),
     ],
@@ -116,24 +106,11 @@ def test_a_grid_that_chooses_on_what_it_tells_is_refused(cells, words):
 # ------------------------------------------------------------------ settings chosen on tuning rows
 
 TUNING = (20, 21)
-
-
-def tuned(label: str) -> list[Variant]:
-    config = TrainConfig(algorithm={"a": "grpo", "b": "dapo"}[label])
-    return [Variant(label, config).with_rate(rate) for rate in (1e-3, 1e-4)]
-
-
-BOTH = [*tuned("a"), *tuned("b")]
-
-
-def trials(scores: dict[tuple[str, float], tuple[float, float]]):
-    return [
-        row(variant.cell("tuning", seed), score)
-        for variant in BOTH
-        for seed, score in zip(TUNING, scores[variant.label, variant.setting["rate"]], strict=True)
-    ]
-
-
+BOTH = [
+    Variant(label, TrainConfig(algorithm=algorithm)).with_rate(rate)
+    for label, algorithm in (("a", "grpo"), ("b", "dapo"))
+    for rate in (1e-3, 1e-4)
+]
 SCORES = {
     ("a", 1e-3): (0.9, 0.1),
     ("a", 1e-4): (0.6, 0.6),
@@ -142,35 +119,26 @@ SCORES = {
 }
 
 
-def of(row, label, rate):
-    return (row["label"], row["setting"]["rate"]) == (label, rate)
-
-
-def diverge(row):
-    return {**row, "ended": "diverged"} if of(row, "b", 1e-3) and row["seed"] == 20 else row
-
-
-def lose(row):
-    return None if (row["label"], row["seed"]) == ("a", 21) else row
-
-
-def unscore(row):
-    final = {**row["final"], "pass@1/sampled": None}
-    return {**row, "final": final} if of(row, "a", 1e-4) else row
-
-
 @pytest.mark.parametrize(
-    ("change", "rates"),
+    ("place", "seeds", "changed", "rates"),
     [
-        (lambda row: row, {"a": 1e-4, "b": 1e-3}),  # the best on average over the tuning seeds
-        (diverge, {"a": 1e-4, "b": 1e-4}),  # a setting that diverged loses to one that did not
-        (lose, {"b": 1e-3}),  # a method that lacks a tuning row is left out
-        (unscore, {"a": 1e-3, "b": 1e-3}),  # a score that is missing is not chosen
+        # the best on average over the tuning seeds
+        (None, (), {}, {"a": 1e-4, "b": 1e-3}),
+        # a setting that diverged loses to one that did not
+        (("b", 1e-3), (20,), {"ended": "diverged"}, {"a": 1e-4, "b": 1e-4}),
+        # a method that lacks a tuning row is left out
+        (("a", 1e-4), (21,), {"key": "of another cell"}, {"b": 1e-3}),
+        # a score that is missing is not chosen
+        (("a", 1e-4), TUNING, {"final": {"pass@1/sampled": None}}, {"a": 1e-3, "b": 1e-3}),
     ],
 )
-def test_the_setting_is_the_best_on_the_tuning_rows_alone(change, rates):
-    rows = [changed for row in trials(SCORES) if (changed := change(row)) is not None]
-    others = [row(v.cell("report", 10), 1.0) for v in BOTH if v.setting["rate"] == 1e-3]
-    best = best_variants([*rows, *others], BOTH, TUNING)
+def test_the_setting_is_the_best_on_the_tuning_rows_alone(place, seeds, changed, rates):
+    rows = [row(v.cell("report", 10), 1.0) for v in BOTH if v.setting["rate"] == 1e-3]
+    for variant in BOTH:
+        here = variant.label, variant.setting["rate"]
+        for seed, score in zip(TUNING, SCORES[here], strict=True):
+            trial = row(variant.cell("tuning", seed), score)
+            rows.append({**trial, **changed} if here == place and seed in seeds else trial)
+    best = best_variants(rows, BOTH, TUNING)
     assert {variant.label: variant.setting["rate"] for variant in best} == rates
-    assert set(settings_count(trials(SCORES)).values()) == {2}
+    assert {*settings_count(rows).values()} == {2}
