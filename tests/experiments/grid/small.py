@@ -1,6 +1,5 @@
-"""A study of numbers, as a command: python -c "import tests.experiments.grid.small as s; s.command()"."""
+"""A study of numbers."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from matplotlib.figure import Figure
 
 from experiments.grid.cell import Cell
 from experiments.grid.figures import Picture
-from experiments.grid.main import main
 from experiments.grid.rows import Rows
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
@@ -46,8 +44,3 @@ class SquareStudy(Study):
         lines = [[str(row["coordinates"]["of"]), str(row["square"])] for row in rows]
         table = Table("squares", ("number", "square"), lines)
         return [Section("Squares", "They grow.", [table], [Picture("line", Figure)])]
-
-
-def command() -> None:
-    """Returns the command of a separate process."""
-    sys.exit(main(SquareStudy, sys.argv[1:]))

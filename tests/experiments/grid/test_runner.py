@@ -21,24 +21,16 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 240
-COMMAND = "from tests.experiments.grid.small import command; command()"
+COMMAND = """
+import sys
+from experiments.grid.main import main
+from tests.experiments.grid.small import SquareStudy
+sys.exit(main(SquareStudy, sys.argv[1:]))
+"""
 
 
 def arguments(folder: Path, *options: str) -> list[str]:
     return [f"--run-dir={folder / 'run'}", f"--folder={folder}", *options]
-
-
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """Starts a grid in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *arguments(folder, *options)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def grid(folder: Path, *options: str) -> tuple[int, str]:
@@ -59,16 +51,8 @@ def measured(folder: Path) -> list[tuple[int, int]]:
     return [(int(value), int(process)) for value, process in map(str.split, lines)]
 
 
-def finished(folder: Path) -> int:
-    return len([*(folder / "run" / "cells").glob("*.json")])
-
-
 def failed(folder: Path) -> list[dict]:
     return [json.loads(f.read_text()) for f in (folder / "run" / "failed").glob("*.json")]
-
-
-def until(condition, what: str) -> None:
-    assert eventually(condition, PATIENCE), f"waited in vain until {what}"
 
 
 def test_a_killed_grid_takes_its_workers_along_and_what_raises_or_dies_later_fails_alone(tmp_path):
@@ -76,12 +60,22 @@ def test_a_killed_grid_takes_its_workers_along_and_what_raises_or_dies_later_fai
     for order in orders.values():
         order.touch()
     options = ("--numbers", "1", "2", "3", "4", "--jobs", "2")
-    process = start(tmp_path, *options)
-    until(lambda: finished(tmp_path) == 2 and len(measured(tmp_path)) == 4, "two cells wait")
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments(tmp_path, *options)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+        start_new_session=True,
+    )
+
+    def two_wait():
+        done = [*(tmp_path / "run" / "cells").glob("*.json")]
+        return len(done) == 2 and len(measured(tmp_path)) == 4
+
+    assert eventually(two_wait, PATIENCE)
     workers = {pid for _, pid in measured(tmp_path)}
     process.kill()
-    process.communicate(timeout=PATIENCE)
-    until(lambda: not any(map(alive, workers)), "the workers of the killed grid are gone")
+    process.wait(PATIENCE)
+    assert eventually(lambda: not any(map(alive, workers)), PATIENCE)
 
     orders[3].rename(tmp_path / "raise-3")
     orders[4].rename(tmp_path / "die-4")
