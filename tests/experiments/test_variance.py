@@ -6,29 +6,11 @@ import pytest
 
 from experiments.grid.cell import check_honest
 from experiments.grid.page import write_page
-from experiments.grid.rows import place_in_study
-from experiments.variance.along import ESTIMATORS, moments, value_errors
+from experiments.grid.rows import read_rows, rows_file
+from experiments.variance.along import moments, value_errors
 from experiments.variance.study import VarianceStudy
 
 pytestmark = pytest.mark.slow
-
-AGES = (0, 1, 2, 5, 10, 20, 40)
-
-
-def run_row():
-    """Variance 32 (1 + age / 10) and no bias, for every estimator."""
-    ratios = np.random.default_rng(0).lognormal(sigma=0.5, size=64).astype(np.float64)
-    rewards = (ratios > 1).astype(np.float32)
-    ages = [
-        {
-            "age": age,
-            "chi_square": 0.1 * age,
-            "gradient": {n: {"variance": 32 * (1 + 0.1 * age), "bias2": 0} for n in ESTIMATORS},
-            "value": value_errors(ratios, rewards, 16),
-        }
-        for age in AGES
-    ]
-    return {"squared_gradient": 1.0, "ages": ages}
 
 
 def test_squared_bias_and_variance_are_estimated_without_bias():
@@ -66,7 +48,7 @@ def test_its_page_has_all_sections(tmp_path, unrendered):
     check_honest(cells, quick=False)
     assert [cell.role for cell in cells].count("report") == 2 * 5
     assert {cell.config.train.optimizer.learning_rate for cell in cells} == set(study.rates)
-    rows = [{**place_in_study(cell), **run_row(), "seconds": 1.0} for cell in cells]
+    _, rows = read_rows(rows_file(study.name))
     text = write_page(study, rows, [], tmp_path, command="the command").read_text()
     assert "<h2>Where to truncate" in text
     write_page(study, [], [], tmp_path, command="the command")
