@@ -1,17 +1,14 @@
-"""Each study's whole grid and page, from rows that cost no training."""
+"""Each study's whole grid, from rows that cost no training."""
 
 import re
 
 import pytest
 
-from experiments.grid import page
 from experiments.grid.cell import check_honest, place_of
-from experiments.grid.page import write_page
 from experiments.grid.pool import grouped
 from experiments.grid.study import parse
 from experiments.run import study_of
 from ogrpo.config.method import check
-from ogrpo.report.page import STYLE, save_figure
 from ogrpo.setup.find_task import check_sources
 from tests.experiments.synthetic import grid
 
@@ -33,12 +30,6 @@ STUDIES = {
 """Study -> the most cells and the most programs of its grid."""
 
 
-@pytest.fixture(scope="module", params=STUDIES)
-def made(request):
-    study = study_of(request.param)()
-    return study, *grid(study, without=study.seeds[2:]), *STUDIES[request.param]
-
-
 @pytest.mark.parametrize(
     ("study", "options", "message"),
     [
@@ -58,8 +49,10 @@ def test_what_a_study_does_not_take_is_refused_with_the_remedy(study, options, m
     assert re.search(message, " ".join(capsys.readouterr().err.replace("│", " ").split()))
 
 
-def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(made):
-    _, cells, _, most, programs = made
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(name):
+    study, (most, programs) = study_of(name)(), STUDIES[name]
+    cells, _ = grid(study, without=study.seeds)
     check_honest(cells, quick=False)
     assert len({cell.key for cell in cells}) == len(cells) <= most
     assert len(grouped(cells)) <= programs
@@ -68,25 +61,9 @@ def test_every_cell_is_one_that_the_trainer_takes_and_the_grid_is_honest(made):
         check(cell.config)
 
 
-def test_the_page_has_a_line_for_each_place_and_a_figure_for_each_picture(
-    made, tmp_path, unrendered, monkeypatch
-):
-    study, cells, rows, *_ = made
-    if study.name == "boundary":  # all figures are composed, those of one study rendered
-        monkeypatch.setitem(STYLE, "figure.dpi", 30)
-        monkeypatch.setattr(page, "save_figure", save_figure)
-    rows = [row for row in rows if row["seed"] not in study.tuning_seeds[1:]]
-    text = write_page(study, rows, [], tmp_path, command="the command").read_text()
-    assert all(label in text for label in {cell.label for cell in cells})
-    pictures = [p.name for section in study.report(rows) for p in section.pictures]
-    assert len(set(pictures)) == len(pictures) == text.count("<figure>") > 0
-    names = [table.name for section in study.report(rows) for table in section.tables]
-    assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"[\w-]+", name) for name in names)
-
-
-def test_quick_takes_few_cells(made):
-    quick = type(made[0])().quickened()
+@pytest.mark.parametrize("name", STUDIES)
+def test_quick_takes_few_cells(name):
+    quick = study_of(name)().quickened()
     cells, rows = grid(quick)
     check_honest(cells, quick=True)
     assert len(cells) <= 16
