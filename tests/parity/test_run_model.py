@@ -1,9 +1,5 @@
 """A run's saved model is a model like any other: transformers loads it and agrees."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -11,18 +7,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ogrpo.policy.log_probs import flat_logits
 from ogrpo.policy.pretrained import load_pretrained
-
-ROOT = Path(__file__).parents[2]
-SMALL = (
-    "--data.train=64 --warm-start.steps=4 --warm-start.batch=4 --warm-start.problems=16 "
-    "--warm-start.no-cache --rollout.group-size=4 --schedule.prompts=4 --schedule.steps=2 "
-    "--evaluation.prompts=6"
-).split()
+from tests.run.small_run import go
 
 
 def test_the_model_of_a_run_is_one_that_transformers_loads(tmp_path):
-    command = [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL]
-    subprocess.run([*command, f"--run-dir={tmp_path / 'run'}"], cwd=ROOT, check=True)
+    go(tmp_path / "run")
     folder = tmp_path / "run" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
