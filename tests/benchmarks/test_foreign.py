@@ -1,13 +1,16 @@
 """The crash harness on trainers of a few lines: one that resumes, and two that say so and do not."""
 
+import random
 import shlex
 import sys
+from itertools import accumulate
 
 import pytest
 
 from benchmarks.chaos.foreign import Trainer, disturbed, live
 from benchmarks.chaos.kills import Life, Plan
 from benchmarks.reliability import main
+from benchmarks.rows import read_rows
 
 TRAINER = """
 import json, pathlib, random, sys, time
@@ -32,7 +35,6 @@ while step < 4:
         draft.rename(state)
     time.sleep(0.05)
 """
-PLANS = [Plan(True, 0.5, 0.03)]
 
 
 @pytest.fixture
@@ -41,25 +43,22 @@ def words(tmp_path):
     return shlex.join([sys.executable, "-S", str(tmp_path / "train.py")]) + " --out {run}"
 
 
-def harness(words, kind, *more):
-    options = ["--command", f"{words} '{kind}'", "--metrics", "{run}/metrics.jsonl", "--runs", "1"]
-    return main([*options, *more])
-
-
 @pytest.mark.parametrize("kind", ["right", "forgets its draws", "saves nothing"])
 def test_a_kill_shows_who_resumes(words, kind, tmp_path):
     trainer = Trainer(f"{words} '{kind}'", f"{words} '{kind}'", "{run}/metrics.jsonl")
     run = tmp_path / "run"
-    assert disturbed(trainer, run, PLANS, Life(0, 1.0), steps=4) == ""
-    records = (run / "metrics.jsonl").read_text().splitlines()
-    steps = [int(line.split(",")[0].rpartition(" ")[2]) for line in records]
-    assert (steps == [1, 2, 3, 4]) == (kind != "saves nothing")
+    assert disturbed(trainer, run, [Plan(True, 0.5, 0.03)], Life(0, 1.0), steps=4) == ""
+    records, draw = read_rows(run / "metrics.jsonl"), random.Random(0)
+    assert ([r["step"] for r in records] == [1, 2, 3, 4]) == (kind != "saves nothing")
+    losses = [*accumulate(draw.random() for _ in range(4))]
+    assert ([r["loss"] for r in records[-4:]] == losses) == (kind != "forgets its draws")
 
 
 def test_the_command_says_equal_of_the_one_and_what_differs_of_the_other(words, capsys):
-    assert harness(words, "right") == 0
+    options = ["--metrics", "{run}/metrics.jsonl", "--runs", "1"]
+    assert main(["--command", f"{words} right", *options]) == 0
     assert "run 0" in capsys.readouterr().out
-    assert harness(words, "right", "--ignore", "loss") == 0
+    assert main(["--command", f"{words} right", *options, "--ignore", "loss"]) == 0
     with pytest.raises(SystemExit, match="undisturbed"):
         main(["--command", "exit 3", "--metrics", "{run}/metrics.jsonl"])
     with pytest.raises(SystemExit):

@@ -55,15 +55,6 @@ def test_every_exact_inequality_holds_at_every_step(exact):
     assert [claim.text for claim in claims if claim.slack < -TOLERANCE] == []
 
 
-@pytest.mark.parametrize("name", ["mm", "certificate/mean"])
-def test_a_bound_above_the_gain_is_noticed(exact, name):
-    broken = [{**r, f"slack/{name}": -2 * TOLERANCE} for r in exact]
-    failed = [
-        c for c in make_claims(broken, SMALL.constants.delta) if c.kind == "exact" and c.held < c.of
-    ]
-    assert [(claim.held, claim.of) for claim in failed] == [(0, SMALL.bandit.steps)]
-
-
 def test_the_gain_is_the_change_of_the_mean_reward(exact):
     rewards = bandit_rewards(SMALL.bandit)
     values = [(move.before * rewards).sum(-1).mean() for move in moves()]
@@ -96,9 +87,11 @@ def test_all_seeds_are_held_to_the_claims_and_a_failure_is_told(exact):
     pictures = [p for section in SMALL.report(rows) for p in section.pictures]
     assert [p.name for p in pictures] == [name for name in PLOTS if not name.startswith("run")]
     assert all(p.draw().axes for p in pictures)
-    low = [{**r, "slack/mm": -1.0} for r in exact]
-    broken = SMALL.broken([rows[0], {**rows[1], "records": low}])
-    assert broken == ["bandit: minorise-maximise ≤ ΔJ held 9 times of 18"]
+    for name in ("mm", "certificate/mean"):
+        low = [{**r, f"slack/{name}": -2 * TOLERANCE} for r in exact]
+        (broken,) = SMALL.broken([rows[0], {**rows[1], "records": low}])
+        assert broken.startswith("bandit: ")
+        assert broken.endswith(" ≤ ΔJ held 9 times of 18")
 
 
 def test_the_default_task_is_measured_at_each_step_and_period(tmp_path):

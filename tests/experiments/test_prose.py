@@ -9,6 +9,7 @@ from experiments.grid.verdicts import SMALLEST, WORDS
 from experiments.run import GRIDS
 
 RULES = "**How to read them.**"
+INTERVAL = re.compile(r"\d ± \.?\d")
 
 
 def prose(page):
@@ -19,23 +20,20 @@ def prose(page):
 
 
 @pytest.mark.parametrize("page", ["results.md", "reuse.md", "real.md"])
-def test_verdicts_stand_in_tables_and_in_the_rule_alone(page):
+def test_verdicts_and_intervals_stand_in_tables_and_in_the_rule_alone(page):
     rule = prose(page).partition(RULES)[2].partition("\n## ")[0]
     rest = prose(page).replace(rule, "") if rule else prose(page)
     assert not re.findall("|".join(WORDS), rest)
     assert not rule or all(word in rule for word in WORDS)
     assert not rule or f"{SMALLEST:g}".lstrip("0") in rule
+    assert not INTERVAL.findall(prose(page))
 
 
 def test_readme_claims_nothing_that_did_not_repeat():
     text = prose("../README.md")
     assert re.findall("|".join(WORDS), text) == list(WORDS)  # of results.md, in one sentence
     assert not re.findall(r"`reuse` ends|above the\s+default", text)
-
-
-@pytest.mark.parametrize("page", ["results.md", "reuse.md", "real.md", "../README.md"])
-def test_intervals_of_runs_stand_in_tables_made_from_rows(page):
-    assert not re.findall(r"\d ± \.?\d", prose(page))
+    assert not INTERVAL.findall(text)
 
 
 def test_every_study_with_claims_shows_them():
