@@ -25,13 +25,6 @@ def test_floats_have_four_digits_and_what_is_none_is_null():
     }
 
 
-def test_rows_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "folder" / "rows.jsonl.xz"
-    size = write_rows(path, {"study": "x"}, ROWS)
-    assert size == path.stat().st_size
-    assert read_rows(path) == ({"study": "x"}, ROWS)
-
-
 def test_files_that_are_no_rows_are_refused_by_name(tmp_path):
     path = tmp_path / "rows.jsonl.xz"
     with pytest.raises(ValueError, match=r"there are no rows in .*rows\.jsonl\.xz: run the study"):
@@ -64,7 +57,8 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     def write(study, quick):
         command = f"python -m experiments.run {study} --run-dir '{folder} 1' --jobs 2 --run-dir=x"
         header = {"study": study, "options": {"quick": quick}, "command": command}
-        write_rows(folder / files.ROWS, header, ROWS)
+        size = write_rows(folder / files.ROWS, header, ROWS)
+        assert size == (folder / files.ROWS).stat().st_size
 
     write("other", False)
     with pytest.raises(ValueError, match="has the rows of 'other'"):
@@ -76,5 +70,5 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     write("my-study", False)
     grid.keep("my-study", folder, quiet)
     header, rows = read_rows(kept)
-    assert rows == read_rows(folder / files.ROWS)[1]
+    assert rows == ROWS
     assert header["command"] == "python -m experiments.run my-study --jobs 2"
