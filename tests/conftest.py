@@ -35,12 +35,6 @@ hypothesis.settings.register_profile("ogrpo", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ogrpo")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """JAX compiles a program that another worker has not written to its end yet, and says so."""
-    torn = "ignore:Error reading persistent compilation cache entry"
-    config.addinivalue_line("filterwarnings", torn)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs():
     """Keeps a long session within a laptop's memory."""

@@ -9,10 +9,6 @@ from tests.experiments.synthetic import grid
 pytestmark = pytest.mark.slow
 
 
-def ending(cell):
-    return 0.55 + 0.01 * (cell.seed % 5)
-
-
 def test_its_methods_are_the_papers_presets_and_each_can_be_run():
     study = AblationStudy()
     cells, rows = grid(study)
@@ -31,16 +27,12 @@ def test_its_methods_are_the_papers_presets_and_each_can_be_run():
             assert getattr(mine.schedule, name) == getattr(theirs.schedule, name), (label, name)
 
 
-def test_statistics_are_over_the_evaluations_after_the_first():
-    _, rows = grid(AblationStudy(), ending)
+def test_statistics_are_over_the_evaluations_after_the_first_and_pushes_are_steps_over_intervals():
+    _, rows = grid(AblationStudy(), lambda cell: 0.55 + 0.01 * (cell.seed % 5))
     line = printed(rows, ("v1-i1",)).lines[0]
     # in quarters from .35, which is before the first step, to .55, .56, .57, .58 and .59
     assert line[3:7] == ["0.405 ± 0.005", "0.570 ± 0.020", "0.487 ± 0.012", "0.487 ± 0.012"]
     assert line[8] == "reference"
-
-
-def test_pushes_are_the_steps_over_the_interval():
-    _, rows = grid(AblationStudy(), ending)
     pushes_of = {row["label"]: pushes(row) for row in rows if row["role"] == "report"}
     assert (pushes_of["v1-i1"], pushes_of["v10-i1"], pushes_of["v20-i1"]) == (60, 6, 3)
     assert [line[3] for line in communication(rows).lines] == ["60", "12", "6", "3"]
