@@ -138,7 +138,7 @@ def test_what_needs_no_jax_works_where_there_is_none():
     assert done.stdout == "ogrpo.token_loss needs jax: pip install ogrpo\n"
 
 
-def test_the_top_level_offers_the_core():
+def test_the_top_level_offers_the_core_and_what_a_type_checker_sees():
     import ogrpo
     import ogrpo.core.objectives
 
@@ -148,12 +148,7 @@ def test_the_top_level_offers_the_core():
     assert {*ogrpo.__all__} <= {*dir(ogrpo)}
     with pytest.raises(AttributeError, match="no attribute 'token_los'"):
         ogrpo.token_los  # noqa: B018
-
-
-def test_its_names_are_those_that_a_type_checker_sees():
     tree = ast.parse((ROOT / "src/ogrpo/__init__.py").read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If) and len(node.body) > 1)
     seen = {alias.name for node in block.body for alias in node.names}
-    import ogrpo
-
     assert seen == {*ogrpo.__all__, *ogrpo._TRAINING}

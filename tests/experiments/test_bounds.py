@@ -57,8 +57,10 @@ def test_every_exact_inequality_holds_at_every_step(exact):
 
 def test_the_gain_is_the_change_of_the_mean_reward(exact):
     rewards = bandit_rewards(SMALL.bandit)
-    values = [(move.before * rewards).sum(-1).mean() for move in moves()]
-    values.append((moves()[-1].after * rewards).sum(-1).mean())
+    made = moves()
+    values = [
+        (policy * rewards).sum(-1).mean() for policy in (*(m.before for m in made), made[-1].after)
+    ]
     np.testing.assert_allclose([r["value/gain"] for r in exact], np.diff(values), atol=1e-12)
     np.testing.assert_allclose([r["value"] for r in exact], values[1:], atol=1e-12)
     assert values[-1] > values[0]

@@ -285,11 +285,8 @@ def test_a_preset_fits_the_device_that_it_names(name):
     assert f"ogrpo plan --preset {name}" in text
 
 
-def test_every_preset_of_a_real_model_is_planned():
+def test_each_preset_of_a_real_model_is_planned_and_from_the_command_line(capsys):
     assert set(DEVICES) == {*REAL, "smollm2-135m"}
-
-
-def test_a_preset_is_planned_from_the_command_line(capsys):
     options = ["--preset", "r1-distill-1.5b", "--train.memory-gib", "50", "--print-config"]
     with pytest.raises(SystemExit):
         run_plan(options)
