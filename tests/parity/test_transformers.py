@@ -10,9 +10,8 @@ from ogrpo.policy import load_config, load_pretrained, save_pretrained
 from ogrpo.policy.log_probs import flat_logits
 from tests.parity.families import CONFIGS, make_model, torch_logits
 
-LENGTHS = np.array([12, 7, 1])
 ROWS = np.random.default_rng(0).integers(0, 32, (3, 12)).astype(np.int32)
-MASK = np.arange(12) < LENGTHS[:, None]
+MASK = np.arange(12) < np.array([[12], [7], [1]])
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))

@@ -2,13 +2,11 @@
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.grid.cell import Cell
-
-LONGEST_WAIT = 120.0
+from tests.processes import eventually
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,5 @@ def square(cell: Cell, _: object) -> dict[str, int]:
     if (folder / f"die-{number.value}").exists():
         print("about to die", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
-    while (folder / f"wait-{number.value}").exists() and time.monotonic() - begin < LONGEST_WAIT:
-        time.sleep(0.02)
+    eventually(lambda: not (folder / f"wait-{number.value}").exists(), seconds=120)
     return {"square": number.value**2}
