@@ -56,7 +56,8 @@ def test_the_page_has_a_line_for_each_method_and_a_figure_for_each_picture(
     text = page.write_page(study, rows, [], tmp_path, command="the command").read_text()
     assert all(cell.label in text for cell in type(study)().stages()[0]([]))
     pictures = [picture.name for section in sections for picture in section.pictures]
-    assert len(set(pictures)) == len(pictures) == text.count("<figure>") > 0
+    assert len(set(pictures)) == len(pictures) == text.count("<figure>")
+    assert pictures or study.name == "presets"
     names = [table.name for section in sections for table in section.tables]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[\w-]+", name) for name in names)
