@@ -9,7 +9,7 @@ from experiments.grid.variants import brief, changed
 from experiments.rec.study import METHODS, OFFLINE, ON_POLICY, SCHEDULES, RecStudy
 from ogrpo.config.method import algorithm, knobs
 from ogrpo.core.aggregate import mean
-from tests.core.cases import problem
+from ogrpo.core.objectives import TokenBatch
 
 pytestmark = pytest.mark.slow
 
@@ -18,10 +18,14 @@ def gradient(name):
     """Returns the gradient of a method's loss on fresh samples with respect to the tokens' log-probs."""
     config = changed(brief(), METHODS[name])
     method, values = algorithm(config), knobs(config)
-    log_probs, batch, _ = problem()
-    fresh = batch._replace(behavior_log_probs=log_probs, proximal_log_probs=log_probs)
-    rewards = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
-    loss = lambda x: mean(method(x, fresh, rewards, values, jax.random.key(1)))  # noqa: E731
+    rng = np.random.default_rng(0)
+    log_probs = jnp.asarray(rng.normal(-2.0, 0.5, (4, 8, 6)), jnp.float32)
+    rewards = jnp.asarray(rng.integers(0, 2, (4, 8)), jnp.float32)
+    reference = log_probs + jnp.asarray(rng.normal(0.0, 0.5, log_probs.shape), jnp.float32)
+    mask = jnp.ones(log_probs.shape, bool)
+    batch = TokenBatch(log_probs, mask, log_probs, log_probs, reference)  # advantages are replaced
+    key = jax.random.key(1)
+    loss = lambda x: mean(method(x, batch, rewards, values, key))  # noqa: E731
     return np.asarray(jax.grad(loss)(log_probs)).ravel()
 
 
