@@ -47,9 +47,7 @@ def test_the_point_for_a_budget_is_chosen_on_tuning_runs_and_told_of_the_others(
 
 
 def test_costs_are_medians_over_the_seeds_that_reach_the_target():
-    def score(cell):
-        return 0.65 if cell.seed < 13 else 0.4
-
-    _, rows = grid(OperatingPointsStudy(points=(ONCE,)), score)
+    study = OperatingPointsStudy(points=(ONCE,))
+    _, rows = grid(study, lambda cell: 0.65 if cell.seed < 13 else 0.4)
     line = cost_table(rows, 0.5).lines[0]
     assert line[3:5] == ["3", "500,000"]  # from .35 to .65: half of the run's million
