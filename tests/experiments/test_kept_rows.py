@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 
 KEPT = [name for name in GRIDS if rows_file(name).is_file()]
 MOST_BYTES = 5_000_000
+APART = {"pairs", "thresholds", "family"}
+"""Labels of committed rows that `bounds` and `variance` have no cells of."""
 
 
 def test_all_rows_together_stay_small():
@@ -53,8 +55,10 @@ def test_the_page_has_a_line_for_each_method_and_a_figure_for_each_picture(
         monkeypatch.setitem(STYLE, "figure.dpi", 30)
     else:
         monkeypatch.setattr(page, "save_figure", lambda figure, path: path.write_bytes(b"PNG"))
-    text = page.write_page(study, rows, [], tmp_path, command="the command").read_text()
-    assert all(cell.label in text for cell in type(study)().stages()[0]([]))
+    lacking = {*study.seeds[2:], *study.tuning_seeds[1:]}  # as where cells failed
+    some = [row for row in rows if row["seed"] not in lacking]
+    text = page.write_page(study, some, [], tmp_path, command="the command").read_text()
+    assert all(row["label"] in text for row in rows if row["label"] not in APART)
     pictures = [picture.name for section in sections for picture in section.pictures]
     assert len(set(pictures)) == len(pictures) == text.count("<figure>")
     assert pictures or study.name == "presets"
