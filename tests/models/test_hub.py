@@ -11,7 +11,7 @@ from ogrpo.cli.main import main
 from ogrpo.models import hub
 from ogrpo.models.known import licence_of
 from ogrpo.report.model_card import CardData, write_card
-from tests.rollout.vllm.proxy import running
+from tests.rollout.vllm.stub import running
 
 NAME = "someone/sums"
 
