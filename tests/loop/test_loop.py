@@ -28,6 +28,7 @@ from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from tests.run.rewards import VARIED
+from tests.run.small_run import untimed
 
 SMALL = main_study(
     rewards=(VARIED,),
@@ -102,13 +103,6 @@ def schedule(**changes):
     return replace(SMALL.schedule, **changes)
 
 
-def deterministic(record):
-    # Times, and what is counted since the process began or depends on when files were written.
-    apart = ("seconds/", "tokens/s", "collect/", "replay/unacknowledged")
-    kept = {k: v for k, v in record.items() if not k.startswith((*apart, "reward/"))}
-    return kept | {"reward/varied": record.get("reward/varied")}
-
-
 def equal(a, b):
     return jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), a, b))
 
@@ -164,7 +158,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(off_policy, whole, t
     again, state = off_policy.resumed(tmp_path, 2)  # in the middle of a server period
     turns = again.turns(state)
     assert [r["step"] for _, r in turns] == [3, 4, 5, 6]
-    assert [deterministic(r) for _, r in turns] == [deterministic(r) for _, r in whole[3:]]
+    assert [untimed(r) for _, r in turns] == [untimed(r) for _, r in whole[3:]]
     assert equal(turns[-1][0].train.params, whole[-1][0].train.params)
 
 
@@ -291,7 +285,7 @@ def test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministi
     first, second = run.turns(), run.turns()
     staleness = [r["staleness"] for _, r in first[1:]]
     assert staleness == [min(step, lead) for step in range(6)]
-    assert [deterministic(r) for _, r in first] == [deterministic(r) for _, r in second]
+    assert [untimed(r) for _, r in first] == [untimed(r) for _, r in second]
     ahead = 16 if lead == 1 else None  # of the weights just before the renewal
     assert first[-1][1]["certificate/completions"] == ahead
 

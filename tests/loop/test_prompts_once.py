@@ -1,7 +1,6 @@
 """Wherever a run is killed, and however far it collects ahead: each prompt once, and none left out."""
 
 import json
-import threading
 from copy import copy
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from ogrpo.loop import resume, start, train
 from ogrpo.rollout.collection import CollectionError, CollectionLimits
 from ogrpo.setup.build import make_buffer
 from tests.loop.test_loop import Run, schedule
+from tests.run.small_run import failing
 
 STEPS, EVERY, ATTEMPTS = 8, 3, 60
 
@@ -25,28 +25,11 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-class Doom:
-    """Kills at the n-th call of anything that it watches, in whichever thread that is."""
-
-    def __init__(self, calls):
-        self._left, self._lock = calls, threading.Lock()
-
-    def watch(self, function):
-        def watched(*arguments, **options):
-            with self._lock:
-                self._left -= 1
-                if self._left < 0:
-                    raise Killed
-            return function(*arguments, **options)
-
-        return watched
-
-
-def watched(one, doom, *names):
+def watched(one, dying, *names):
     """A copy of an engine or a buffer whose calls count."""
     one = copy(one)
     for name in names:
-        setattr(one, name, doom.watch(getattr(one, name)))
+        setattr(one, name, dying(getattr(one, name)))
     return one
 
 
@@ -58,25 +41,28 @@ def run():
     )
 
 
-def doomed(run, folder, limits, doom):
-    """The parts of a run that collects so, in that folder, and ends there."""
-    parts, vocab = run.parts, run.decoder.vocab_size
+def doomed(run, folder, limits, at):
+    """The parts of a run that collects so, in that folder, and is killed at that call of them.
 
-    def bought(state):
-        buffer = make_buffer(run.config, vocab, folder, state)
-        return watched(buffer, doom, "insert", "sample", "state")
+    In whichever thread it is.
+    """
+    parts, vocab, dying = run.parts, run.decoder.vocab_size, failing(Killed(), at)
+
+    def buffer(state):
+        made = make_buffer(run.config, vocab, folder, state)
+        return watched(made, dying, "insert", "sample", "state")
 
     return replace(
         parts,
         schedule=replace(parts.schedule, sync_offset=limits.lead),
-        make_buffer=bought,
+        make_buffer=buffer,
         collection=replace(
             parts.collection,
             limits=limits,
-            engine=watched(parts.collection.engine, doom, "generate", "publish"),
-            reward_fn=doom.watch(parts.collection.reward_fn),
+            engine=watched(parts.collection.engine, dying, "generate", "publish"),
+            reward_fn=dying(parts.collection.reward_fn),
         ),
-        learner=replace(parts.learner, update=doom.watch(parts.learner.update)),
+        learner=replace(parts.learner, update=dying(parts.learner.update)),
     )
 
 
@@ -121,13 +107,12 @@ def test_each_prompt_is_in_the_data_once_wherever_the_run_is_killed(
 ):
     limits = CollectionLimits(lead=lead, workers=workers, prompts_per_call=prompts_per_call)
     rng = np.random.default_rng([lead, workers])
-    parts = doomed(run, tmp_path, limits, Doom(1 << 30))
+    parts = doomed(run, tmp_path, limits, 1 << 30)
     checkpoint, done, kills = saved(start(run.train_state(), parts)), False, 0
     while not done:
         assert kills < ATTEMPTS
-        doom = Doom(int(rng.integers(3, 30 + 10 * kills)))
-        parts = doomed(run, tmp_path, limits, doom)
-        checkpoint, done = attempt(parts, checkpoint)
+        at = 1 + int(rng.integers(3, 30 + 10 * kills))
+        checkpoint, done = attempt(doomed(run, tmp_path, limits, at), checkpoint)
         kills += not done
     assert kills >= 3
     size, count = run.config.schedule.prompts, len(run.parts.prompts.train)

@@ -108,9 +108,9 @@ def looking(look: Callable[..., Any]):
     """Makes a function whose arguments `look` sees before each call."""
 
     def of(function):
-        def seen(*arguments):
+        def seen(*arguments, **options):
             look(*arguments)
-            return function(*arguments)
+            return function(*arguments, **options)
 
         return seen
 
@@ -118,11 +118,11 @@ def looking(look: Callable[..., Any]):
 
 
 def failing(error: BaseException, at: int):
-    """Makes a function that raises instead of its `at`-th call."""
+    """Makes functions that raise from their `at`-th call on, counted over all of them."""
     calls = itertools.count(1)
 
     def fail(*_):
-        if next(calls) == at:
+        if next(calls) >= at:
             raise error
 
     return looking(fail)
@@ -134,14 +134,14 @@ def screen(console: Console) -> str:
     return console.file.getvalue()
 
 
+def untimed(record: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Returns a record without its costs, and without what has one of `more` in its name."""
+    costs = (*COSTS, *more)
+    names = (name for name in record if not any(cost in name for cost in costs))
+    return {name: record[name] for name in names if not name.startswith("reward/")}
+
+
 def left(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
     """Returns a run's records, without what depends on time, and its last weights."""
-    records = [
-        {
-            name: x
-            for name, x in record.items()
-            if not name.startswith("reward/") and not any(cost in name for cost in COSTS)
-        }
-        for record in RunDir(folder).read_metrics()
-    ]
-    return records, next((folder / "model").glob("*.safetensors")).read_bytes()
+    weights = next((folder / "model").glob("*.safetensors")).read_bytes()
+    return [untimed(record) for record in RunDir(folder).read_metrics()], weights

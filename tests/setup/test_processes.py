@@ -1,6 +1,5 @@
 """Runs of two processes with two devices each, beside the same runs of one process."""
 
-import json
 import os
 import re
 import shlex
@@ -19,26 +18,17 @@ from safetensors.numpy import load_file
 from benchmarks.chaos.processes import free_port
 from benchmarks.chaos.schedules import Schedule, make_task
 from ogrpo.learner import hosts
+from ogrpo.report.run_dir import RunDir
 from ogrpo.setup import processes
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from ogrpo.setup.processes import check_alike, check_processes
 from tests.loop.walk import with_options
+from tests.run.small_run import untimed
 
 ROOT = Path(__file__).parents[2]
 SERVE = re.compile(r"^  ogrpo-serve (.+)$")
 STEPS = 3
-COSTS = (
-    "seconds",
-    "tokens/s",
-    "collect/",
-    "sync/",
-    "server/",
-    "/calls",
-    "/completions",
-    "/processes",
-)
-"""What is measured, or counted since a process began."""
 
 
 @pytest.fixture(scope="module")
@@ -83,31 +73,20 @@ def codes(*processes: subprocess.Popen[str]) -> list[int | None]:
 
 
 def records(run: Path) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text().splitlines() if run.is_dir() else []
-    return [json.loads(line) for line in lines]
+    return RunDir(run).read_metrics()
 
 
 def compare(run: Path, expected: Path, steps: int = STEPS) -> None:
     """Metrics and weights to rounding."""
     actual, desired = records(run), records(expected)
-    assert len(actual) == len(desired) == steps + 1
+    assert len(actual) == steps + 1
     for ours, theirs in zip(actual, desired, strict=True):
-        names = [
-            {name for name in record if not any(cost in name for cost in COSTS)}
-            for record in (ours, theirs)
-        ]
-        assert names[0] == names[1]
-        for name in names[0]:
-            assert alike(ours[name], theirs[name]), (name, ours[name], theirs[name])
+        ours, theirs = (untimed(record, "sync/", "server/") for record in (ours, theirs))
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
     ours, theirs = (load_file(next((at / "model").glob("*.safetensors"))) for at in (run, expected))
-    gap = max(float(np.abs(ours[name] - theirs[name]).max()) for name in theirs)
-    assert gap < 1e-4
-
-
-def alike(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return one == pytest.approx(other, rel=1e-4, abs=1e-5)
-    return one == other
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        np.testing.assert_allclose(ours[name], weight, rtol=0, atol=1e-4)
 
 
 def learned(run: Path) -> None:
