@@ -20,7 +20,7 @@ from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.diagnose import restored
 from ogrpo.setup.presets import main_study
-from ogrpo.system.files import parse_json, read_json
+from ogrpo.system.files import read_json
 from tests.run.small_run import CONFIG, go
 
 DIVERGING = replace(
@@ -33,20 +33,18 @@ DIVERGING = replace(
 
 
 @pytest.fixture(scope="module")
-def diverged(tmp_path_factory) -> tuple[Path, str, dict]:
-    """A run with an absurd learning rate: its first update is its last; what it said and dumped."""
+def diverged(tmp_path_factory) -> tuple[Path, str]:
+    """A run with an absurd learning rate, whose first update is its last, and what it said."""
     folder = tmp_path_factory.mktemp("diverged") / "run"
     with pytest.raises(DivergedError) as caught:
         go(folder, DIVERGING)
-    dump = read_json(folder / "diverged" / "4" / "dump.json")
-    return folder, str(caught.value), dump
+    return folder, str(caught.value)
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on(diverged):
-    folder, said, _ = diverged
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    records = [parse_json(line, "a record") for line in lines]
+    folder, said = diverged
+    records = RunDir(folder).read_metrics()
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["update/skipped"] for record in records] == [0, 0, 1, 2, 3]
     assert [record["updates"] for record in records] == [0, 1, 1, 1, 1]
@@ -54,23 +52,20 @@ def test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on(diverge
     assert "3 updates in a row were skipped by step 4" in said
     assert f"ogrpo diagnose {folder}/diverged/4" in said
     assert not (folder / "model").exists()
-
-
-@pytest.mark.slow
-def test_its_checkpoints_hold_the_weights_before_what_was_skipped(diverged):
-    folder, _, dump = diverged
-    config, decoder = from_json(TrainConfig, dump["config"]), DecoderConfig.from_hf(dump["decoder"])
-    first, last = (restored(RunDir(folder), step, config, decoder) for step in (2, 4))
-    assert not nonfinite(first)
-    jax.tree.map(np.testing.assert_array_equal, first, last)
     with Checkpoints(folder / "checkpoints", keep=3) as checkpoints:
         assert checkpoints.steps == [2, 3, 4]
         assert checkpoints.progress(4)["skipped"] == 3
 
 
 @pytest.mark.slow
-def test_the_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, capsys):
-    folder, _, dump = diverged
+def test_its_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, capsys):
+    """From checkpoints that hold the weights before what was skipped."""
+    folder, _ = diverged
+    dump = read_json(folder / "diverged" / "4" / "dump.json")
+    config, decoder = from_json(TrainConfig, dump["config"]), DecoderConfig.from_hf(dump["decoder"])
+    first, last = (restored(RunDir(folder), step, config, decoder) for step in (2, 4))
+    assert not nonfinite(first)
+    jax.tree.map(np.testing.assert_array_equal, first, last)
     assert main(["diagnose", str(folder / "diverged" / "4")]) == 0
     out = capsys.readouterr().out
     assert len(dump["updates"]) == 3
@@ -107,20 +102,19 @@ def test_a_warm_start_that_diverges_says_so(tmp_path):
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_a_checkpoint_that_is_not_finite_is_not_gone_on_with(tmp_path, monkeypatch):
-    arrays = {"server": {"w": np.array([1, np.inf], np.float32)}}
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_weights_that_are_not_finite_replace_no_checkpoint_and_none_goes_on_with_them(
+    tmp_path, monkeypatch, bad
+):
+    arrays = {"server": {"w": np.array([1, bad, 1], np.float32)}}
     with Checkpoints(tmp_path / "run", keep=1) as checkpoints:
+        good = {"server": {"w": np.ones(3, np.float32)}}
+        checkpoints.save(1, good, {"step": 1})
+        with pytest.raises(NotFiniteError, match=r"step 2 is not written.*NaN or infinity in serv"):
+            checkpoints.save(2, arrays, {"step": 2})
+        assert checkpoints.steps == [1]
+        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(1, good)[0], good)
         monkeypatch.setattr(checkpoint, "require_finite", lambda *_: None)  # as before the check
         checkpoints.save(7, arrays, {"step": 7})
         with pytest.raises(CheckpointError, match=r"run/7 has NaN or infinity in server\.w"):
             checkpoints.restore(7, arrays)
-
-
-def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):
-    good, bad = {"w": np.ones(3, np.float32)}, {"w": np.array([1, np.nan, 1], np.float32)}
-    with Checkpoints(tmp_path / "run", keep=1) as checkpoints:
-        checkpoints.save(1, good, {"step": 1})
-        with pytest.raises(NotFiniteError, match=r"step 2 is not written.*NaN or infinity in w"):
-            checkpoints.save(2, bad, {"step": 2})
-        assert checkpoints.steps == [1]
-        np.testing.assert_array_equal(checkpoints.restore(1, good)[0]["w"], good["w"])
