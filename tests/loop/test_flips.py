@@ -20,13 +20,6 @@ def request(seed=1, step=3, problems=40):
     return Request(step, list(range(problems)), [np.zeros(1, np.int32)] * problems, seed)
 
 
-def scores(rewards, failed=()):
-    rewards = np.asarray(rewards, np.float32)
-    bad = np.isin(np.arange(len(rewards)), failed)
-    failures = tuple(Failure("right", n, "raised", "no") for n in failed)
-    return Scores(rewards, {"right": np.where(bad, np.nan, rewards)}, bad, failures)
-
-
 def test_lots_hit_the_share_that_is_asked_for_and_depend_on_seed_and_step():
     lots = flips_at(request(problems=1000), range(1000), [8] * 1000, share=0.3)
     assert abs(lots.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 8000)
@@ -39,7 +32,9 @@ def test_lots_hit_the_share_that_is_asked_for_and_depend_on_seed_and_step():
 
 
 def test_a_flip_exchanges_0_and_1_and_is_counted_but_not_where_nothing_is_known():
-    flipped = flip(scores([0, 1, 0, 1], failed=[3]), np.array([True, True, False, True]))
+    failed, values = np.arange(4) == 3, {"right": np.float32([0, 1, 0, np.nan])}
+    judged = Scores(np.float32([0, 1, 0, 1]), values, failed, (Failure("right", 3, "raised", ""),))
+    flipped = flip(judged, np.array([True, True, False, True]))
     assert flipped.rewards.tolist() == [1, 0, 0, 1]
     assert flipped.values["right"].tolist()[:3] == [0, 1, 0]  # what was judged is still told
     assert flipped.values["flipped"].tolist()[:3] == [1, 1, 0]

@@ -17,6 +17,14 @@ def trained(count, **figures):
     return [{"step": n, "completions": 8 * n, **figures} for n in range(1, count + 1)]
 
 
+def at_one_and_eight(*shares):
+    """Evaluations with Pass@1 and Pass@8."""
+    return [
+        evaluated(n, one) | evaluated(n, eight, key="pass@8/sampled")
+        for n, (one, eight) in enumerate(shares)
+    ]
+
+
 QUIET = {"reward": 0.4, "reward/math": 0.4, "kl/pi_mu": 0.02, "ratio/tail": 1.2}
 TABLE = [
     ("a sound run", [evaluated(0, 0.3), *trained(50, **QUIET), evaluated(50, 0.7)], []),
@@ -32,22 +40,8 @@ TABLE = [
         [evaluated(n, x, key="heldout/reward/sampled") for n, x in enumerate((3.0, 2.0))],
         ["fall"],
     ),
-    (
-        "Pass@8 falls while Pass@1 rises",
-        [
-            evaluated(n, one) | evaluated(n, eight, key="pass@8/sampled")
-            for n, (one, eight) in enumerate([(0.3, 0.9), (0.5, 0.75)])
-        ],
-        [],
-    ),
-    (
-        "Pass@8 falls and Pass@1 does not rise",
-        [
-            evaluated(n, one) | evaluated(n, eight, key="pass@8/sampled")
-            for n, (one, eight) in enumerate([(0.3, 0.9), (0.33, 0.75)])
-        ],
-        ["fall"],
-    ),
+    ("Pass@8 falls while Pass@1 rises", at_one_and_eight((0.3, 0.9), (0.5, 0.75)), []),
+    ("Pass@8 falls, and Pass@1 stays", at_one_and_eight((0.3, 0.9), (0.33, 0.75)), ["fall"]),
     ("unparsable", [evaluated(0, 0.0) | {"heldout/unparsable": 1.0}], ["start"]),
     ("cut off", [evaluated(0, 0.0) | {"heldout/truncated": 0.97}], ["start"]),
     ("unjudged", [evaluated(0, 0.0) | {"heldout/unjudged": 0.96}], ["start"]),

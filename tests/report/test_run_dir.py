@@ -1,6 +1,5 @@
 """A run's folder can be read by anyone, whatever its figures were."""
 
-import json
 import math
 import os
 import resource
@@ -9,11 +8,7 @@ import pytest
 
 from ogrpo.report.curves import columns
 from ogrpo.report.run_dir import RunDir, RunDirError
-from ogrpo.system.files import replacing
-
-
-def refuse(constant):
-    raise AssertionError(f"{constant} is no JSON")
+from ogrpo.system.files import parse_json, replacing
 
 
 def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
@@ -28,7 +23,7 @@ def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
         metrics.write({"step": 1, "completions": 8, **sick})
         metrics.write({"step": 2, "completions": 16, "kl/mu_pi": 0.25, "ess": 0.5})
     lines = run.metrics.read_text().splitlines()
-    first, second = (json.loads(line, parse_constant=refuse) for line in lines)
+    first, second = (parse_json(line, "a record") for line in lines)  # which knows no NaN
     assert (first["kl/mu_pi"], first["ess"], first["reuse/use"]) == (None, 0.5, None)
     assert first["deep"] == {"a": [1.0, None]}
     assert first["nonfinite"] == ["kl/mu_pi", "reuse/use", "deep/a"]
@@ -48,13 +43,7 @@ def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("", "is not JSON"),
-        ("{", "is not JSON"),
-        ("[" * 100_000, "nested deeper"),
-        ('{"seed": NaN}', "NaN"),
-        ("[1]", "must hold a JSON object"),
-    ],
+    [("{", "is not JSON"), ("[1]", "must hold a JSON object")],
 )
 def test_a_damaged_config_is_named_with_a_remedy(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)

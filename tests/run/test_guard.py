@@ -1,5 +1,6 @@
 """A run says at once which judge decides and that there is nothing to learn, and ends if asked."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -33,14 +34,9 @@ def test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it(records, option, sai
             config=replace(main_study(), **{option: enabled}),
             warn=shown.append,
         )
-        guards = Guards(records[:-1])
-        if enabled:
-            with pytest.raises(
-                GuardError, match=f"--{option.replace('_', '-')} ends the run.*{said}"
-            ):
-                guard(session, guards, records[-1], ANSWERS)
-        else:
-            guard(session, guards, records[-1], ANSWERS)
+        reason = f"--{option.replace('_', '-')} ends the run.*{said}"
+        with pytest.raises(GuardError, match=reason) if enabled else nullcontext():
+            guard(session, Guards(records[:-1]), records[-1], ANSWERS)
         assert said in shown[0]
         assert ("18 apples" in shown[0]) == (option == "strict")
         assert "third" not in shown[0]

@@ -1,7 +1,6 @@
 """Imitation of a task's worked solutions from given weights on."""
 
 import dataclasses
-import io
 from contextlib import closing
 from pathlib import Path
 
@@ -116,20 +115,15 @@ def lessons(*answers):
     return [demonstration(SHORT, [answer, SHORT]) for answer in answers]
 
 
-@pytest.mark.parametrize(("answers", "lost"), [((SHORT,), 0), ((SHORT, LONG, LONG), 2)])
-def test_long_demonstrations_are_left_out_and_counted(answers, lost):
-    shown = io.StringIO()
-    console = Console(file=shown, width=200)
-    assert len(fitting_lessons(CONFIG, lessons(*answers), console)) == len(answers) - lost
-    output = shown.getvalue()
-    assert (f"{lost} demonstrations longer than 4 tokens, not imitated" in output) == bool(lost)
-
-
-def test_without_one_that_fits_the_remedies_are_named():
-    with pytest.raises(
-        ValueError, match=r"at most rollout\.max-tokens = 4 .* larger --rollout\.max"
-    ):
-        fitting_lessons(CONFIG, lessons(LONG), Console(quiet=True))
+def test_long_demonstrations_are_left_out_and_counted_and_without_others_refused():
+    console = Console(record=True, quiet=True, width=200)
+    assert len(fitting_lessons(CONFIG, lessons(SHORT), console)) == 1
+    assert console.export_text() == ""
+    assert len(fitting_lessons(CONFIG, lessons(SHORT, LONG, LONG), console)) == 1
+    assert "2 demonstrations longer than 4 tokens, not imitated" in console.export_text()
+    remedy = r"at most rollout\.max-tokens = 4 .* larger --rollout\.max"
+    with pytest.raises(ValueError, match=remedy):
+        fitting_lessons(CONFIG, lessons(LONG), console)
 
 
 def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
