@@ -17,7 +17,7 @@ from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
 from ogrpo.setup.presets import main_study
-from tests.loop.walk import grouped, with_options
+from tests.loop.walk import with_options
 
 KNOBS = {
     "beta": ({}, 0.5),
@@ -78,7 +78,7 @@ FIXED = {"length", "baseline", "beta", "weight_floor"}
 
 
 def configured(setting):
-    config = with_options(main_study(), grouped(setting))
+    config = with_options(main_study(), setting)
     check(config)
     return config
 

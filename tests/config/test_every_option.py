@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ogrpo.config.method import check, title
-from ogrpo.config.train import TrainConfig, WarmStart
+from ogrpo.config.train import TrainConfig
 from ogrpo.data.replay import TooFewGroups
 from ogrpo.learner.update import make_update
 from ogrpo.setup.build import make_buffer, make_hypers_at, make_optimizer, make_recipe
@@ -43,9 +43,6 @@ from tests.run.rewards import ODD, VARIED
 from tests.run.small_run import make_parts_again
 
 PAIRS = {"rollout.group_size": 2}
-CUT = {"rollout.top_p": 0.5, "rollout.mismatch_limit": None}
-"""A cut sampler is far from the policy of random weights."""
-TESTS = Path(__file__).parents[1]
 ACTS: dict[str, tuple[Setting, Any]] = {
     "algorithm": (STALE, "cispo"),
     "seed": ({}, 1),
@@ -56,7 +53,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "data.heldout": (FILE, "0.5"),
     "data.prompt": (FILE, "How much is {question}"),
     "data.system": ({**FILE, "task": CHAT}, "Be brief."),
-    "data.prompt_length": ({"warm_start": WarmStart(), "model.random": "tiny"}, 20),
+    "data.prompt_length": ({}, 20),
     "data.train": ({}, 40),
     "data.seed": ({}, 1),
     "data.limit": ({}, 5),
@@ -80,11 +77,8 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "rollout.min_p": ({}, 0.5),
     "rollout.top_k": ({}, 2),
     "rollout.top_p": ({}, 0.5),
-    "rollout.keep_sampling_mask": ({**STALE, **CUT}, True),
     "schedule.steps": ({}, 3),
     "schedule.warmup": ({}, 1),
-    "schedule.reset_optimizer": ({**KL, "schedule.stages": 2}, True),
-    "schedule.prompts": ({}, 5),
     "schedule.draw": ({}, 2),
     "replay.groups": ({**PAIRS, "replay.sampler": "uniform"}, 8),
     "replay.sampler": ({**PAIRS, **EXTRA, "replay.sampler": "fifo"}, "uniform"),
@@ -133,129 +127,105 @@ OF_THE_METHOD = (
 )
 """Options that make another `Algorithm`."""
 
-SAME: tuple[tuple[Setting, Setting], ...] = (
-    (
-        {},
-        {
-            "model.remat": "full",
-            "kernels.attention": "blocked",
-            "kernels.log_probs": "chunked",
-            "kernels.kept_mib": 0,
-            "optimizer.microbatches": 2,
-            "optimizer.skip_zero_variance": True,
-            "schedule.evaluate_every": 1,
-            "evaluation.gradient_variance": True,
-            "evaluation.token_samples": 2,
-            "reward.processes": 1,
-            "rollout.workers": 2,
-            "checkpoint.every": 1,
-            "checkpoint.keep": 1,
-            "replay.keep": False,
-            "warm_start.cache": True,
-            "warm_start.retrain": True,
-            "preset": "a name",
-        },
-    ),
-    ({}, {"optimizer.batching": "packed", "optimizer.microbatch_tokens": 64}),
+SAME: tuple[Setting, ...] = (
+    {
+        "model.remat": "full",
+        "kernels.attention": "blocked",
+        "kernels.log_probs": "chunked",
+        "kernels.kept_mib": 0,
+        "optimizer.microbatches": 2,
+        "optimizer.skip_zero_variance": True,
+        "schedule.evaluate_every": 1,
+        "evaluation.gradient_variance": True,
+        "evaluation.token_samples": 2,
+        "reward.processes": 1,
+        "rollout.workers": 2,
+        "checkpoint.every": 1,
+        "checkpoint.keep": 1,
+        "replay.keep": False,
+        "warm_start.cache": True,
+        "warm_start.retrain": True,
+        "preset": "a name",
+    },
+    {"optimizer.batching": "packed", "optimizer.microbatch_tokens": 64},
 )
-"""Setting, and what only writes, shows, says more or speeds up: the weights of the end stay."""
+"""What only writes, shows, says more or speeds up: the weights of the end stay."""
 
 ELSEWHERE = {
-    "schedule.offline": "loop/test_loop.py::"
-    "test_offline_training_collects_in_the_warm_up_alone_and_never_renews_the_server",
-    "reuse.limits.kl reuse.limits.ess reuse.limits.tail": "loop/test_control.py::"
-    "test_each_signal_is_measured_against_its_own_limit",
-    "reuse.limits.staleness": "loop/test_control.py::test_staleness_counts_where_it_is_to",
-    "reuse.limits.clip_range": "loop/test_control.py::"
-    "test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_range",
-    "logs.path": "run/test_logs.py::"
-    "test_a_log_teaches_what_the_same_groups_of_ones_own_do_to_the_bit",
-    "logs.behavior": "run/test_logs.py::"
-    "test_a_model_that_is_named_computes_the_log_probs_that_a_log_lacks",
-    "logs.mix": "run/test_logs.py::test_a_mix_draws_its_share_from_the_log_at_every_step",
-    "schedule.stages": "loop/test_loop.py::test_reference_is_swapped_at_the_start_of_each_stage",
-    "schedule.replay": "loop/test_loop.py::"
-    "test_replay_draws_every_held_group_before_it_comes_round_again",
-    "replay.max_staleness": "loop/test_loop.py::"
-    "test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are",
-    "schedule.updates_per_batch": "loop/test_loop.py::"
-    "test_i_updates_a_batch_leave_the_first_centre",
-    "schedule.sync_interval": "loop/test_loop.py::test_server_weights_are_renewed_every_v_steps",
-    "schedule.sync_offset": "loop/test_loop.py::"
-    "test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministic",
-    "certificate.delta certificate.completions": "loop/test_loop.py::"
-    "test_each_period_is_certified_from_samples_it_never_saw",
-    "certificate.pairs": "loop/test_loop.py::"
-    "test_pairs_certify_without_a_log_prob_and_leave_training_as_it_is",
-    "run_dir": "experiments/test_gsm8k.py::test_the_run_directory_holds_what_was_promised",
-    "resume": "experiments/test_gsm8k.py::"
-    "test_a_finished_run_is_not_overwritten_but_can_be_resumed",
-    "resume_from": "run/test_resume.py::test_a_run_goes_back_to_the_step_that_is_asked_for",
-    "resume_anyway": "experiments/test_gsm8k.py::"
-    "test_adapters_are_trained_told_of_saved_and_resumed",
-    "by": "loop/test_heldout.py::test_a_reward_is_named_that_decides",
-    "strict stop_when_worse": "run/test_guard.py::"
-    "test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it",
-    "push_to_hub": "models/test_hub.py::test_a_run_that_could_not_push_is_refused_before_it_begins",
-    "track": "run/test_api.py::test_a_loop_over_the_steps_may_be_left_and_gone_on_with",
-    "model.random data.path": "experiments/test_gsm8k.py::"
-    "test_the_official_data_and_a_random_model",
-    "data.chat": "setup/test_sources.py::test_variables_reach_the_chat_template",
-    "warm_start.solutions warm_start.save_every": "setup/test_imitation.py::"
-    "test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped",
-    "model.path": "experiments/test_gsm8k.py::test_a_saved_model_is_trained_further",
-    "reward.extraction": "setup/test_sources.py::test_answers_are_found_where_the_option_says",
-    "reward.seconds": "setup/test_sources.py::test_comparisons_get_the_time_that_is_asked_for",
-    "reward.call_seconds": "setup/test_sources.py::test_a_reward_that_overruns_is_ended_in_time",
-    "reward.flip": "loop/test_flips.py::test_training_is_flipped_and_evaluation_is_not",
-    "override.baseline_by": "loop/test_credit.py::"
-    "test_each_kind_is_held_against_its_own_rewards_before",
-    "override.baseline_rate": "loop/test_credit.py::"
-    "test_a_running_baseline_is_the_mean_reward_of_the_steps_before",
-    "reward.memory_gib": "setup/test_sources.py::test_a_reward_gets_the_memory_that_is_asked_for",
-    "evaluation.path": "setup/test_sources.py::test_another_task_is_evaluated_on_from_its_files",
-    "evaluation.engine": "setup/test_sources.py::test_the_trainers_own_sampler_can_evaluate",
-    "optimizer.max_skipped": "loop/test_diverged.py::"
-    "test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on",
-    "mesh.data mesh.fsdp mesh.tensor": "learner/test_sharding.py::"
-    "test_an_update_on_eight_devices_is_that_on_one_or_skipped_on_all",
-    "processes.auto processes.coordinator processes.count processes.id": "setup/test_processes.py::"
-    "test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one",
-    "rollout.url": "setup/test_processes.py::"
-    "test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks_to_it",
-    "rollout.transport": "server/test_2_tied.py::test_pushes_are_proven_one_after_the_other",
-    "rollout.folder": "rollout/test_weights.py::test_a_release_appears_whole_and_old_ones_go",
-    "rollout.listen": "rollout/test_weights.py::"
-    "test_a_pull_needs_the_token_and_the_announced_manifest",
-    "rollout.wait": "setup/test_server_options.py::"
-    "test_a_server_that_is_not_there_ends_the_command_which_can_be_tried_again",
-    "rollout.mismatch_limit": "loop/test_mismatch.py::"
-    "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it",
-    "rollout.in_flight": "setup/test_server_options.py::"
-    "test_a_push_pauses_servers_as_the_option_says",
-    "rollout.advertise": "setup/test_server_options.py::"
-    "test_servers_pull_from_the_address_that_is_advertised",
-    "rollout.timeout rollout.patience rollout.attempts rollout.per_server rollout.tolerance": "setup/test_server_options.py::"
-    "test_options_of_the_command_line_reach_the_engine",
-    "rollout.prompts_per_call": "rollout/collection/test_collector.py::"
-    "test_what_is_drawn_depends_neither_on_timing_nor_on_the_number_of_workers",
+    "test_offline_training_collects_in_the_warm_up_alone_and_never_renews_the_server": "schedule.offline",
+    "test_records_count_what_was_collected": "schedule.prompts",
+    "test_each_signal_is_measured_against_its_own_limit": "reuse.limits.kl reuse.limits.ess"
+    " reuse.limits.tail",
+    "test_staleness_counts_where_it_is_to": "reuse.limits.staleness",
+    "test_the_clip_narrows_when_data_are_used_up_and_widens_otherwise_within_its_range": "reuse.limits.clip_range",
+    "test_a_log_teaches_what_the_same_groups_of_ones_own_do_to_the_bit": "logs.path",
+    "test_a_model_that_is_named_computes_the_log_probs_that_a_log_lacks": "logs.behavior",
+    "test_a_mix_draws_its_share_from_the_log_at_every_step": "logs.mix",
+    "test_reference_is_swapped_at_the_start_of_each_stage": "schedule.stages"
+    " schedule.reset_optimizer",
+    "test_replay_draws_every_held_group_before_it_comes_round_again": "schedule.replay",
+    "test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are": "replay.max_staleness",
+    "test_i_updates_a_batch_leave_the_first_centre": "schedule.updates_per_batch",
+    "test_server_weights_are_renewed_every_v_steps": "schedule.sync_interval",
+    "test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministic": "schedule.sync_offset",
+    "test_each_period_is_certified_from_samples_it_never_saw": "certificate.delta"
+    " certificate.completions",
+    "test_pairs_certify_without_a_log_prob_and_leave_training_as_it_is": "certificate.pairs",
+    "test_the_run_directory_holds_what_was_promised": "run_dir",
+    "test_a_finished_run_is_not_overwritten_but_can_be_resumed": "resume",
+    "test_a_run_goes_back_to_the_step_that_is_asked_for": "resume_from",
+    "test_adapters_are_trained_told_of_saved_and_resumed": "resume_anyway",
+    "test_a_reward_is_named_that_decides": "by",
+    "test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it": "strict stop_when_worse",
+    "test_a_run_that_could_not_push_is_refused_before_it_begins": "push_to_hub",
+    "test_a_loop_over_the_steps_may_be_left_and_gone_on_with": "track",
+    "test_the_official_data_and_a_random_model": "model.random data.path",
+    "test_variables_reach_the_chat_template": "data.chat",
+    "test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped": "warm_start.solutions"
+    " warm_start.save_every",
+    "test_a_saved_model_is_trained_further": "model.path",
+    "test_answers_are_found_where_the_option_says": "reward.extraction",
+    "test_comparisons_get_the_time_that_is_asked_for": "reward.seconds",
+    "test_a_reward_that_overruns_is_ended_in_time": "reward.call_seconds",
+    "test_training_is_flipped_and_evaluation_is_not": "reward.flip",
+    "test_each_kind_is_held_against_its_own_rewards_before": "override.baseline_by",
+    "test_a_running_baseline_is_the_mean_reward_of_the_steps_before": "override.baseline_rate",
+    "test_a_reward_gets_the_memory_that_is_asked_for": "reward.memory_gib",
+    "test_another_task_is_evaluated_on_from_its_files": "evaluation.path",
+    "test_the_trainers_own_sampler_can_evaluate": "evaluation.engine",
+    "test_a_run_that_diverges_counts_stops_and_says_how_to_look_and_go_on": "optimizer.max_skipped",
+    "test_an_update_on_eight_devices_is_that_on_one_or_skipped_on_all": "mesh.data mesh.fsdp"
+    " mesh.tensor",
+    "test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one": "processes.auto"
+    " processes.coordinator processes.count processes.id",
+    "test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks_to_it": "rollout.url",
+    "test_what_a_sampler_recorded_goes_on_with_the_buffer": "rollout.keep_sampling_mask",
+    "test_pushes_are_proven_one_after_the_other": "rollout.transport",
+    "test_a_release_appears_whole_and_old_ones_go": "rollout.folder",
+    "test_a_pull_needs_the_token_and_the_announced_manifest": "rollout.listen",
+    "test_a_server_that_is_not_there_ends_the_command_which_can_be_tried_again": "rollout.wait",
+    "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it": "rollout.mismatch_limit",
+    "test_a_push_pauses_servers_as_the_option_says": "rollout.in_flight",
+    "test_servers_pull_from_the_address_that_is_advertised": "rollout.advertise",
+    "test_options_of_the_command_line_reach_the_engine": "rollout.timeout rollout.patience"
+    " rollout.attempts rollout.per_server rollout.tolerance",
+    "test_what_is_drawn_depends_neither_on_timing_nor_on_the_number_of_workers": "rollout.prompts_per_call",
 }
-"""Options that take a server, several devices, files or a resumed run, or are shown elsewhere at less
-cost, and the test that shows them act."""
+"""A test -> the options that it shows to act: with a server, several devices, files or a resumed run,
+or at less cost than here."""
 
 
 def test_every_option_has_its_place():
     knobs = {f"knobs.{name}" for name in KNOBS}
-    same = {path for _, changes in SAME for path in changes}
-    places = [set(ACTS), knobs, same, {*" ".join(ELSEWHERE).split()}]
+    same = {path for changes in SAME for path in changes}
+    places = [set(ACTS), knobs, same, {*" ".join(ELSEWHERE.values()).split()}]
     assert sum(map(len, places)) == len(set.union(*places))
     assert set.union(*places) == {path for path, _ in annotated(BASE)}
 
 
 def test_what_is_shown_elsewhere_is_tested_there():
-    for place in ELSEWHERE.values():
-        file, name = place.split("::")
-        assert f"def {name}(" in (TESTS / file).read_text(), place
+    tests = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name in ELSEWHERE if f"def {name}(" not in tests] == []
 
 
 @cache
@@ -308,19 +278,16 @@ def _made_once(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "warm"))
 
 
-def based(setting: Setting) -> TrainConfig:
-    return base_of(setting if "warm_start" in setting else {"warm_start.cache": True, **setting})
-
-
 def look_of(path: str) -> Callable[[TrainConfig], Any] | None:
     """Returns a function of a config whose value tells two runs apart without a step."""
-    if path in ("override.centering", "rollout.keep_sampling_mask"):  # of what a sampler records
+    if path == "override.centering":  # of what a sampler records
         return None
     if path.startswith(("optimizer.", "override.", "trust_region.")):
         return updated
     if path.startswith("replay."):
         return drawn
-    return collected if path.startswith(("rollout.", "rewards", "reward.")) else None
+    drawing = ("model.", "rollout.", "rewards", "reward.")
+    return collected if path.startswith(drawing) else None
 
 
 @pytest.mark.slow
@@ -329,7 +296,8 @@ def look_of(path: str) -> Callable[[TrainConfig], Any] | None:
 def test_an_option_changes_the_numbers(path):
     """That no two methods have the same loss is what `tests/core` shows."""
     setting, value = ACTS[path]
-    one, other = based(setting), based({**setting, path: value})
+    same = {"warm_start.cache": True, **setting}
+    one, other = base_of(same), base_of({**same, path: value})
     check(other)
     if path in OF_THE_METHOD:
         assert title(one) != title(other)
@@ -346,9 +314,9 @@ def test_the_temperature_of_the_draws_is_that_of_the_update():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("setting", "changes"), SAME)
-def test_what_only_shows_or_speeds_up_leaves_the_weights(setting, changes):
-    gentle = {**setting, "optimizer.learning_rate": 1e-3}
+@pytest.mark.parametrize("changes", SAME)
+def test_what_only_shows_or_speeds_up_leaves_the_weights(changes):
+    gentle = {"optimizer.learning_rate": 1e-3}
     weights, others = (ended(base_of(x))[-1] for x in (gentle, {**gentle, **changes}))
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from experiments.grid.train import sharing
 from ogrpo.config.schedule import Reuse, ReuseLimits, Schedule
 from ogrpo.config.train import (
     Certification,
@@ -58,9 +59,7 @@ class Run:
         other = copy(self)
         other.config = replace(self.config, **changes)
         parts = make_parts(other.config, self.prepared, self.decoder, experience=experience)
-        collection = replace(parts.collection, engine=self.parts.collection.engine)
-        same = {"learner": self.parts.learner, "evaluator": self.parts.evaluator}
-        other.parts = replace(parts, collection=collection, **same)
+        other.parts = sharing(parts, self.parts, embedded=True)
         return other
 
     def train_state(self):
@@ -174,7 +173,8 @@ def test_i_updates_a_batch_leave_the_first_centre(off_policy):
 
 
 def test_reference_is_swapped_at_the_start_of_each_stage():
-    run = Run(schedule=schedule(steps=4, stages=2, sync_interval=4), knobs=Knobs(beta=0.1))
+    dials = schedule(steps=4, stages=2, sync_interval=4)
+    run = Run(schedule=dials, knobs=Knobs(beta=0.1))
     initial = jax.tree.map(np.array, run.start().reference)
     seen = []
     for copied, state, record in run.steps(4):
@@ -182,18 +182,14 @@ def test_reference_is_swapped_at_the_start_of_each_stage():
         if equal(state.reference, copied):
             assert record["kl/pi_ref"] < 1e-9
     assert seen == [(True, True), (True, False), (False, True), (False, False)]
+    *_, (anew, _) = run.like(schedule=replace(dials, reset_optimizer=True)).turns()
+    assert not equal(anew.train.params, state.train.params)  # its moments began again
 
 
 def test_each_period_is_certified_from_samples_it_never_saw(whole):
-    certified = [
-        (r["step"], r["certificate/completions"])
-        for _, r in whole
-        if r["certificate/bound"] is not None
-    ]
-    assert certified == [
-        (3, 48),
-        (6, 48),
-    ]  # a round of three batches of 16 completions, for this alone
+    records = [r for _, r in whole if r["certificate/bound"] is not None]
+    # A round of three batches of 16 completions, for this alone.
+    assert {r["step"]: r["certificate/completions"] for r in records} == {3: 48, 6: 48}
     record = whole[-1][1]
     assert record["certificate/price"] == 48 / 48
     assert -1.0 < record["certificate/bound"] < record["certificate/mean"] < 1.0

@@ -63,27 +63,20 @@ def annotated(part: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + field.name, hints[field.name]
 
 
-def grouped(setting: Setting) -> dict[str, Any]:
-    """A tree of changes, so that options that need each other arrive together."""
-    tree: dict[str, Any] = {}
+def with_options(config: Any, setting: Setting) -> Any:
+    """A config with other values; those that need each other arrive together."""
+    values, tables = {}, {}
     for path, value in setting.items():
-        *outer, name = path.split(".")
-        place = tree
-        for part in outer:
-            place = place.setdefault(part, {})
+        table, dot, name = path.partition(".")
+        place, name = (tables.setdefault(table, {}), name) if dot else (values, table)
         place[name] = value
-    return tree
-
-
-def with_options(config: Any, tree: dict[str, Any]) -> Any:
-    parts = {
-        name: with_options(getattr(config, name), value) if isinstance(value, dict) else value
-        for name, value in tree.items()
-    }
-    return replace(config, **parts)
+    parts = {name: with_options(getattr(config, name), part) for name, part in tables.items()}
+    return replace(config, **values, **parts)
 
 
 Stage = dict[str, float] | tuple[np.ndarray, ...]
+COST = ("seconds", "tokens", "flops", "collect", "replay/bytes", "padding", "shapes", "reward/")
+"""Metrics that do not say what was learned."""
 
 
 def stages(config: TrainConfig) -> Iterator[Stage]:
@@ -105,7 +98,8 @@ def stages(config: TrainConfig) -> Iterator[Stage]:
         state = start(parts.learner.init(params), parts)
         for turn in train(state, parts):
             state, record = turn
-            yield {name: value for name, value in record.items() if counts(name, value)}
+            numbers = {k: x for k, x in record.items() if isinstance(x, float | int)}
+            yield {k: x for k, x in numbers.items() if math.isfinite(x) and not k.startswith(COST)}
     leaves = jax.tree.leaves(state.train.whole())
     yield tuple(np.asarray(leaf, np.float32) for leaf in leaves)
 
@@ -128,14 +122,6 @@ def replayed(config: TrainConfig) -> Iterator[Stage]:
     yield from ended(config)[2:]
 
 
-def counts(name: str, value: Any) -> bool:
-    """Whether a metric says what was learned, and not what it cost or how long it took."""
-    about_cost = ("seconds", "tokens", "flops", "collect", "replay/bytes", "padding", "shapes")
-    about_cost += ("reward/",)
-    number = isinstance(value, float | int) and math.isfinite(value)
-    return number and not name.startswith(about_cost)
-
-
 def differ(one, other) -> bool:
     """Whether two tuples of arrays and plain values differ, tuples within them too."""
     if isinstance(one, tuple):
@@ -144,4 +130,4 @@ def differ(one, other) -> bool:
 
 
 def base_of(setting: Setting) -> TrainConfig:
-    return with_options(BASE, grouped(setting))
+    return with_options(BASE, setting)

@@ -166,13 +166,7 @@ def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
     assert go(tmp_path / "cut", SMALL, rollout=rollout).count("ratio of policy to sampler") == 1
     fresh = left(tmp_path / "cut")[0][1:]
     assert all(0.85 < 1 + record["ratio/bias"] < 0.95 for record in fresh)
-
-
-def chain(error):
-    """An error and what it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    assert whole[0][1]["mismatch"] < 1e-5 < fresh[0]["mismatch"]
 
 
 STORY = [
@@ -196,7 +190,7 @@ def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(whole, 
         shown = "".join(traceback.format_exception(caught.value))
         assert said in shown
         assert f"--run-dir {folder} --resume" in shown
-        assert any(each is error for each in chain(caught.value)), shown
+        assert traceback.format_exception_only(error)[-1] in shown
         assert max(int(entry.name) for entry in (folder / "checkpoints").iterdir()) == step
     go(folder, config, resume=True)
     assert left(folder) == left(whole)

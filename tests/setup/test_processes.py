@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,18 +58,16 @@ def found_by_slurm(*options: str) -> list[subprocess.Popen[str]]:
     return [started(2, *options, "--processes.auto", **task) for task in tasks]
 
 
-def outputs(*processes: subprocess.Popen[str]) -> list[str]:
-    """Returns each process's output when all have ended; if one hangs the others are ended."""
+def outputs(*processes: subprocess.Popen[str], code: int = 0) -> list[str]:
+    """Returns each process's output when all have ended so; if one hangs the others are ended."""
     try:
-        return [process.communicate(timeout=300)[0] for process in processes]
+        printed = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-
-
-def codes(*processes: subprocess.Popen[str]) -> list[int | None]:
-    return [process.returncode for process in processes]
+    assert {process.returncode for process in processes} == {code}, printed
+    return printed
 
 
 def records(run: Path) -> list[dict]:
@@ -101,23 +99,18 @@ def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_p
         "--mesh.fsdp=2 --mesh.tensor=2 --schedule.sync-interval=2 --optimizer.batching=packed"
         " --knobs.beta=0.1 --evaluation.token-samples=0"
     )
-    alone = started(4, *schedule.words(task, tmp_path / "one", steps))
-    printed = outputs(alone)
-    assert codes(alone) == [0], printed
-    assert "mesh data 1 x fsdp 2 x tensor 2: parameters" in printed[0]
-    assert "repeated, layers.self_attn.k_proj.weight: 1 kv_heads cannot be cut" in printed[0]
+    (output,) = outputs(started(4, *schedule.words(task, tmp_path / "one", steps)))
+    assert "mesh data 1 x fsdp 2 x tensor 2: parameters" in output
+    assert "repeated, layers.self_attn.k_proj.weight: 1 kv_heads cannot be cut" in output
     learned(tmp_path / "one")
     run = tmp_path / "t[w]o"
     both = pair(*schedule.words(task, run, steps))
     await_step(run, 1, both)
     both[1].send_signal(signal.SIGTERM)
-    printed = outputs(*both)
-    assert codes(*both) == [130, 130], printed
+    printed = outputs(*both, code=130)
     assert "stopped by SIGTERM after step" in printed[0]
     assert 0 < len(records(run)) < steps + 1
-    both = found_by_slurm(f"--run-dir={run}", "--resume")
-    printed = outputs(*both)
-    assert codes(*both) == [0, 0], printed
+    printed = outputs(*found_by_slurm(f"--run-dir={run}", "--resume"))
     compare(run, tmp_path / "one", steps)
     assert "step" in printed[0]
     assert "run directory" not in printed[1]
@@ -159,9 +152,7 @@ def test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks
         Schedule(f"{ahead} --replay.groups=8 --rollout.url={at}").words(task, run, STEPS)
         for at, run in ((url, one), (other_url, two))
     )
-    alone = started(1, *options)
-    (output,) = served(alone)
-    assert codes(alone) == [0], output
+    (output,) = served(started(1, *options))
     waiting = rf"waiting for {url} \(.*refused\); start it elsewhere with:\n  ogrpo-serve "
     assert re.search(f"{waiting}{one / 'initial'} --device cpu", output)
     assert f"server         {url}" in output
@@ -177,30 +168,23 @@ def test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks
     assert "pushes of weights to servers<td>6" in page
     assert "requests that failed and were sent again<td>0" in page
     assert "Seconds of the last push of weights to servers" in page
-    both = pair(*others, "--mesh.data=2", "--mesh.fsdp=2")
-    printed = served(*both)
-    assert codes(*both) == [0, 0], printed
+    served(*pair(*others, "--mesh.data=2", "--mesh.fsdp=2"))
     compare(two, one)
 
 
 def test_processes_that_were_told_different_things_are_refused(monkeypatch):
-    both = [
-        dict.fromkeys(("configuration", "tokenizer"), "a"),
-        {"configuration": "b", "tokenizer": "a"},
-    ]
+    both = [{"configuration": name, "tokenizer": "a"} for name in "ab"]
     monkeypatch.setattr(processes, "several", lambda: True)
     monkeypatch.setattr(processes, "digests", lambda _: both[0])
-    for seen, refusal in (
-        (both, r"the configuration of processes \[1\] differs"),
-        (both[:1] * 2, None),
-    ):
-        monkeypatch.setattr(processes, "everyone", lambda _, seen=seen: seen)
-        with pytest.raises(ValueError, match=refusal) if refusal else nullcontext():
-            check_alike(None)
+    monkeypatch.setattr(processes, "everyone", lambda _: both)
+    with pytest.raises(ValueError, match=r"the configuration of processes \[1\] differs"):
+        check_alike(None)
+    monkeypatch.setattr(processes, "everyone", lambda _: both[:1] * 2)
+    check_alike(None)
 
 
 def test_two_configs_have_other_digests_and_two_places_the_same(tmp_path):
-    config = with_options(main_study(), {"data": {"train": 40}})
+    config = with_options(main_study(), {"data.train": 40})
     configs = (config, replace(config, seed=1), replace(config, run_dir=tmp_path))
     digests = []
     for each in configs:
@@ -212,8 +196,8 @@ def test_two_configs_have_other_digests_and_two_places_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"schedule": {"sync_offset": 1}}, "schedule.sync-offset is 1.*give 0, or servers"),
-        ({"rollout": {"workers": 2}}, "rollout.workers is 2.*give 1, or servers"),
+        ({"schedule.sync_offset": 1}, "schedule.sync-offset is 1.*give 0, or servers"),
+        ({"rollout.workers": 2}, "rollout.workers is 2.*give 1, or servers"),
     ],
 )
 def test_the_embedded_sampler_of_several_processes_keeps_step(monkeypatch, setting, message):
@@ -223,7 +207,7 @@ def test_the_embedded_sampler_of_several_processes_keeps_step(monkeypatch, setti
     check_processes(main_study())
     with pytest.raises(ValueError, match=message):
         check_processes(config)
-    check_processes(with_options(config, {"rollout": {"url": ("http://127.0.0.1:1",)}}))
+    check_processes(with_options(config, {"rollout.url": ("http://127.0.0.1:1",)}))
 
 
 def test_one_process_says_nothing_to_others():
