@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed
 from ogrpo.system.terminal import RunNote
 from tests.loop.walk import SUMS
+from tests.run import rewards
 
 SMALL = (
     *("--schedule.steps", "2", "--schedule.prompts", "4", "--rollout.group-size", "4"),
@@ -51,19 +53,6 @@ def test_help_is_light_and_algorithms_have_a_list_of_their_own(capsys):
     assert "off_policy_grpo: the clip of pi/mu" in capsys.readouterr().out
 
 
-def failing(error, cause=None):
-    """A command that ends by an error, whose context is another."""
-
-    def command(_options):
-        try:
-            if cause is not None:
-                raise cause
-        finally:
-            raise error
-
-    return command
-
-
 def noted(error, note="step 3 is saved; go on with:\n  ogrpo train --run-dir r --resume"):
     error.add_note(RunNote(note))
     return error
@@ -86,7 +75,8 @@ ENDS = [
 def test_whatever_ends_a_command_the_last_lines_are_ours(
     monkeypatch, capsys, error, cause, code, traced, last
 ):
-    monkeypatch.setattr("ogrpo.cli.env.main", failing(error, cause))
+    error.__context__ = cause
+    monkeypatch.setattr("ogrpo.cli.env.main", Mock(side_effect=error))
     monkeypatch.setattr("atexit.register", lambda _function: None)
     assert main(["env"]) == code
     shown = capsys.readouterr().err
@@ -168,18 +158,13 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    rewards = tmp_path / "my_rewards.py"
-    rewards.write_text(
-        "def near(prompts, completions, answer, **columns):\n"
-        "    return [float(text.split()[-1:] == [gold])"
-        " for text, gold in zip(completions, answer)]\n"
-    )
-    options = ("--task", SUMS, "--rewards", "my_rewards.py:near", "--run-dir", "one")
-    code, output = command("train", *options, *SMALL)
+    judged = ("--task", SUMS, "--rewards", "my_rewards.py:ends_right")
+    shutil.copy(rewards.__file__, "my_rewards.py")
+    code, output = command("train", *judged, "--run-dir", "one", *SMALL)
     assert code == 0, output
     records = [json.loads(x) for x in (tmp_path / "one/metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == [0, 1, 2]
-    assert records[-1]["reward/near"] == records[-1]["reward"]
+    assert records[-1]["reward/ends_right"] == records[-1]["reward"]
     page = (tmp_path / "one/report.html").read_text()
     (tmp_path / "one/report.html").unlink()
     code, output = command("report", "one")
@@ -190,9 +175,9 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
     code, output = command("compare", "one", "two")
     assert code == 0, output
     assert "knobs.beta" in output
-    evaluated = ("eval", "--task", SUMS, "--rewards", "my_rewards.py:near")
     drawn = ("--model.path", "one/model", "--samples", "4", "--temperature", "1")
-    code, output = command(*evaluated, *drawn, "--max-tokens", "16", "--output", "answers.jsonl")
+    shown = ("--max-tokens", "16", "--output", "answers.jsonl")
+    code, output = command("eval", *judged, *drawn, *shown)
     assert code == 0, output
     answers = [json.loads(x) for x in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == 2 * 4  # a tenth of 24 problems is held out

@@ -169,26 +169,20 @@ def test_a_log_says_what_it_can_teach(drawn, tmp_path, capsys):
 
 
 def test_the_figures_of_a_log_are_those_of_its_ratios():
-    shift, rng = np.log(2.0), np.random.default_rng(0)
-    groups, drawn_by = [], {}
+    rng, groups, rewards = np.random.default_rng(0), [], np.array([1, 0], np.float32)
+
+    def log_probs(ids):
+        return np.log(ids / 20).astype(np.float32)
+
     for n in range(40):
-        done = []
-        for g in range(2):
-            ids = rng.integers(1, 9, int(rng.integers(1, 5))).astype(np.int32)
-            mu = -rng.exponential(size=len(ids)).astype(np.float32) - 1
-            done.append(Completion(ids, mu, 0, 1.0, "stop"))
-            drawn_by[n, g] = mu
-        rewards = np.array([1, 0], np.float32)
-        groups.append(Experience(Group(np.array([n], np.int32), tuple(done)), rewards, n))
+        drawn = [rng.integers(1, 9, rng.integers(1, 5), np.int32) for _ in rewards]
+        done = tuple(Completion(ids, log_probs(ids), 0, 1.0, "stop") for ids in drawn)
+        groups.append(Experience(Group(np.array([n], np.int32), done), rewards, n))
 
     def twice_as_likely_where_right(batch):
         """Twice the chance of each first token of the successes, half that of the failures."""
-        out = np.zeros(batch.completion_ids.shape, np.float32)
-        for row, prompt in enumerate(batch.prompt_ids[:, 0]):
-            for g, sign in enumerate((1, -1)):
-                mu = drawn_by[int(prompt), g]
-                out[row, g, : len(mu)] = mu
-                out[row, g, 0] += sign * shift
+        out = log_probs(np.maximum(batch.completion_ids, 1))
+        out[..., 0] += np.log(np.float32([2.0, 0.5]))
         return out
 
     figures = support(groups, twice_as_likely_where_right, together=3)
@@ -201,12 +195,9 @@ def test_the_figures_of_a_log_are_those_of_its_ratios():
     )
     assert 0 < figures.gain < ((ratios - 1) * np.tile([1, 0], 40)).mean()
     assert figures.ess_token > figures.ess_sequence
-    # As the policy that drew it, a model has nothing to gain, and all of the sample.
-    same = support(
-        groups, lambda batch: twice_as_likely_where_right(batch) * 0 + np.nan, together=7
-    )
-    assert (same.finite, len(same.ratios)) == (0, 0)
-    assert np.isnan([same.gain, same.mass, same.ess_sequence]).all()
+    nothing = support(groups, lambda x: np.full(x.completion_ids.shape, np.nan), together=7)
+    assert (nothing.finite, len(nothing.ratios)) == (0, 0)
+    assert np.isnan([nothing.gain, nothing.mass, nothing.ess_sequence]).all()
 
 
 def test_fresh_groups_join_a_log_and_replace_it(drawn, tmp_path):
