@@ -25,21 +25,6 @@ RUNNING = Override(advantage="running_baseline", baseline_rate=0.5)
 
 
 @pytest.fixture(scope="module")
-def single():
-    alone = Rollout(group_size=1)
-    return Run(algorithm="reinforce", rollout=alone, override=RUNNING, schedule=schedule(steps=4))
-
-
-def test_a_running_baseline_is_the_mean_reward_of_the_steps_before(single):
-    seen, total, weight = [], 0.0, 0.0
-    for _, after, record in single.steps(4):
-        seen.append(record["reward"])
-        total, weight = total / 2 + record["reward"] / 2, weight / 2 + 0.5
-        np.testing.assert_allclose(after.baseline, (total / weight, weight), rtol=1e-6)
-    assert len(set(seen)) > 1
-
-
-@pytest.fixture(scope="module")
 def by_kind():
     """One completion a prompt, held against those before of equal answers; larger draws."""
     return Run(
@@ -51,6 +36,16 @@ def by_kind():
         optimizer=Optimizer(learning_rate=0.01, warmup=0),
         certificate=Certification(),
     )
+
+
+def test_a_running_baseline_is_the_mean_reward_of_the_steps_before(by_kind):
+    run = by_kind.like(override=RUNNING, schedule=schedule(steps=4), replay=Replay())
+    seen, total, weight = [], 0.0, 0.0
+    for _, after, record in run.steps(4):
+        seen.append(record["reward"])
+        total, weight = total / 2 + record["reward"] / 2, weight / 2 + 0.5
+        np.testing.assert_allclose(after.baseline, (total / weight, weight), rtol=1e-6)
+    assert len(set(seen)) > 1
 
 
 def test_each_kind_is_held_against_its_own_rewards_before(by_kind):

@@ -1,5 +1,6 @@
 """A sampler whose log-probs are not those of its weights is seen where the trainer knows better."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -14,27 +15,25 @@ from tests.run.small_run import CONFIG, go_with
 SHIFT = 0.7
 
 
-class Shifted:
+def shifted(engine):
     """An engine that says of each token that it was less likely than it was."""
 
-    def __init__(self, engine):
-        self._engine = engine
+    def lowered(drawn):
+        return replace(drawn, log_probs=drawn.log_probs - np.float32(SHIFT))
 
-    def __getattr__(self, name):
-        return getattr(self._engine, name)
+    def generate(*request):
+        groups = engine.generate(*request)
+        return [replace(g, completions=tuple(map(lowered, g.completions))) for g in groups]
 
-    def generate(self, prompts, sampling, seed):
-        def shifted(drawn):
-            return replace(drawn, log_probs=drawn.log_probs - np.float32(SHIFT))
-
-        groups = self._engine.generate(prompts, sampling, seed)
-        return [replace(g, completions=tuple(map(shifted, g.completions))) for g in groups]
+    other = copy(engine)
+    other.generate = generate
+    return other
 
 
 @pytest.mark.slow
 def test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it(tmp_path):
     schedule = Schedule(steps=3, prompts=4, sync_interval=2, evaluate_every=100)
-    config, faults = replace(CONFIG, schedule=schedule), {"collection.engine": Shifted}
+    config, faults = replace(CONFIG, schedule=schedule), {"collection.engine": shifted}
     folder = tmp_path / "run"
     with pytest.raises(RolloutError, match=r"of the embedded sampler are 0\.7 nats") as caught:
         go_with(folder, faults, config)

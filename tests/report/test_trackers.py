@@ -83,10 +83,7 @@ def test_weights_and_biases_keeps_an_offline_run(folder, monkeypatch):
 
 
 def test_a_tracker_that_fails_is_named_once_and_the_others_go_on(tmp_path, monkeypatch):
-    def broken(*_):
-        raise OSError("no network")
-
-    seen, warnings = [], []
+    seen, warnings, broken = [], [], Mock(side_effect=OSError("no network"))
     kept = trackers.Tracker(lambda figures, step: seen.append((step, figures)), lambda: None)
     lost = trackers.Tracker(broken, broken)
     monkeypatch.setattr(trackers, "TRACKERS", {"lost": lambda *_: lost, "kept": lambda *_: kept})

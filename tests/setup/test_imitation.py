@@ -1,8 +1,10 @@
 """Imitation of a task's worked solutions from given weights on."""
 
 import dataclasses
+import re
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -58,13 +60,9 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
     config, monkeypatch, tmp_path
 ):
     whole, shown = imitated(config)
-    losses = [
-        float(line.split("of validation solutions ")[1].split()[0])
-        for line in shown.splitlines()
-        if "of validation solutions" in line
-    ]
+    losses = re.findall(r"of validation solutions (\S+)", shown)
     assert len(losses) == 3
-    assert losses[-1] < losses[0]
+    assert float(losses[-1]) < float(losses[0])
     (folder,) = (tmp_path / "cache" / "warm-start").iterdir()
     again, shown = imitated(config)
     assert f"warm start read from {folder}" in shown
@@ -72,15 +70,10 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
     assert beside_weights(folder) == beside_weights(tmp_path / "model")
 
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path / "other"))
-    imitate = imitation.make_imitate
-
-    def stopping(*args):
-        return failing(KeyboardInterrupt(), at=6)(imitate(*args))
-
-    monkeypatch.setattr(imitation, "make_imitate", stopping)
-    with pytest.raises(KeyboardInterrupt):
+    imitate, stopping = imitation.make_imitate, failing(KeyboardInterrupt(), at=6)
+    stopped = patch.object(imitation, "make_imitate", lambda *args: stopping(imitate(*args)))
+    with stopped, pytest.raises(KeyboardInterrupt):
         imitated(config)
-    monkeypatch.setattr(imitation, "make_imitate", imitate)
     resumed, shown = imitated(config)
     assert "imitation goes on from step 4" in shown
     for one in (again, resumed):

@@ -2,7 +2,6 @@
 
 import io
 import re
-import threading
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from functools import partial
@@ -23,6 +22,7 @@ from ogrpo.setup.find_task import TaskLengths, with_numbers
 from ogrpo.setup.servers import connect
 from tests.loop.walk import SUMS
 from tests.rollout.vllm import contract, world
+from tests.rollout.vllm.proxy import running
 
 CONFIG = world.decoder()
 PARAMS = world.make_params(CONFIG, 0)
@@ -41,13 +41,8 @@ def serving(service, seen, **options):
             return body
 
     endpoint.RequestHandlerClass = Recording
-    thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with running(endpoint):
         yield endpoint.url
-    finally:
-        endpoint.close()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -97,15 +97,12 @@ def test_what_would_change_nothing_or_is_not_read_is_refused(config, message):
 
 
 ACCEPTED = [
-    TrainConfig(),
-    TrainConfig(task="arithmetic", data=Data(train=50)),
     TrainConfig(rewards=(ODD, VARIED), reward=Judging(weights=(1.0, 2.0))),
     TrainConfig(task=SUMS, data=Data(heldout="3", limit=5, prompt_column="asked", prompt="{question}!")),
     TrainConfig(task=SUMS, model=Model(tokenizer_size=300), warm_start=WarmStart(steps=5)),
     TrainConfig(task="deepscaler", data=Data(path="x", heldout="0.1")),
     TrainConfig(task="math", data=Data(path="x"), evaluation=Evaluation(split="validation")),
     TrainConfig(evaluation=Evaluation(task="aime-24", path="x")),
-    TrainConfig(rollout=Rollout(url=("http://a",)), evaluation=Evaluation(engine="embedded")),
 ]  # fmt: skip
 
 

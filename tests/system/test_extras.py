@@ -79,16 +79,6 @@ def link(installed: Distribution, site: Path) -> None:
             os.symlink(source, target)
 
 
-def build(source: Path, folder: Path) -> Path:
-    """The wheel of a checkout or of an unpacked source distribution."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel")
-    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", folder, source)
-    done = subprocess.run([*pip, *map(str, flags)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (built,) = folder.glob("ogrpo-*.whl")
-    return built
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """Built from the source distribution, with no checkout around it."""
@@ -99,7 +89,13 @@ def wheel(tmp_path_factory):
     archive = Path(next(SdistBuilder(str(ROOT)).build(directory=str(folder))))
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    return build(folder / archive.name.removesuffix(".tar.gz"), folder / "built")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel")
+    source = folder / archive.name.removesuffix(".tar.gz")
+    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", folder, source)
+    done = subprocess.run([*pip, *map(str, flags)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("ogrpo-*.whl")
+    return built
 
 
 def site_of(wheel: Path, site: Path, *extras: str) -> Path:

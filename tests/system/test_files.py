@@ -24,13 +24,10 @@ def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(
     file = tmp_path / "config.json"
     write_json(file, {"kept": True})
 
-    def break_in_the_middle() -> None:
-        with replacing(file) as out:
-            out.write("half of")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(OSError, match=r"No space left.*/config.json"):
-        break_in_the_middle()
+    full = pytest.raises(OSError, match=r"No space left.*/config.json")
+    with full, replacing(file) as out:
+        out.write("half of")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(ValueError, match="JSON"):
         write_json(file, float("nan"))
     assert read_json(file) == {"kept": True}
