@@ -1,6 +1,8 @@
 """Options that may change when a run is resumed, that are refused, and that never matter."""
 
 import json
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -17,16 +19,12 @@ BEFORE = {
 }
 
 
-def now(path: str = "", value: Any = None) -> dict[str, Any]:
-    origin = json.loads(json.dumps(BEFORE))
-    origin["config"] = as_json(TrainConfig())
-    if path:
-        *tables, name = path.split(".")
-        table = origin
-        for each in tables:
-            table = table[each]
-        assert name in table, path
-        table[name] = value
+def now(path: str, value: Any) -> dict[str, Any]:
+    origin = json.loads(json.dumps(BEFORE)) | {"config": as_json(TrainConfig())}
+    *tables, name = path.split(".")
+    table = reduce(getitem, tables, origin)
+    assert name in table, path
+    table[name] = value
     return origin
 
 

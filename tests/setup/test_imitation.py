@@ -1,6 +1,7 @@
 """Imitation of a task's worked solutions from given weights on."""
 
 import dataclasses
+import io
 import re
 from contextlib import closing
 from pathlib import Path
@@ -109,7 +110,7 @@ def lessons(*answers):
 
 
 def test_long_demonstrations_are_left_out_and_counted_and_without_others_refused():
-    console = Console(record=True, quiet=True, width=200)
+    console = Console(record=True, file=io.StringIO(), width=200)
     assert len(fitting_lessons(CONFIG, lessons(SHORT), console)) == 1
     assert console.export_text() == ""
     assert len(fitting_lessons(CONFIG, lessons(SHORT, LONG, LONG), console)) == 1

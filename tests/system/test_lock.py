@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,10 +74,8 @@ def test_a_fork_does_not_hold_what_its_parent_held(tmp_path):
 
 
 def test_a_file_system_without_locks_says_so(tmp_path, monkeypatch):
-    def no_locks(_handle, _how):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)  # none is at hand here
+    none = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # is at hand here
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=none))
     with pytest.raises(lock.NoLocks, match=lock.NAME):
         lock.take(tmp_path, "mine")
     assert not lock.belongs_here(tmp_path)
