@@ -9,7 +9,7 @@ import pytest
 
 from ogrpo.cli.main import main
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Rollout, TrainConfig, WarmStart
+from ogrpo.config.train import Rollout, TrainConfig
 from ogrpo.config.update import Optimizer
 from ogrpo.config.values import from_json
 from ogrpo.learner import checkpoint
@@ -19,8 +19,8 @@ from ogrpo.loop import DivergedError
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.diagnose import restored
-from ogrpo.setup.presets import main_study
 from ogrpo.system.files import read_json
+from tests.loop.walk import BASE, with_options
 from tests.run.small_run import CONFIG, go
 
 DIVERGING = replace(
@@ -87,13 +87,7 @@ def test_its_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, c
 
 
 def test_a_warm_start_that_diverges_says_so(tmp_path):
-    config = main_study(
-        data=Data(train=16),
-        warm_start=WarmStart(
-            steps=4, batch=4, problems=16, demonstrations=1, cache=False, learning_rate=1e38
-        ),
-        schedule=Schedule(steps=1, prompts=4),
-    )
+    config = with_options(BASE, {"warm_start.steps": 4, "warm_start.learning_rate": 1e38})
     with pytest.raises(
         ValueError,
         match=r"the warm start diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate",

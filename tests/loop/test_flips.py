@@ -4,14 +4,12 @@ from contextlib import closing
 
 import numpy as np
 
-from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Judging, TrainConfig
 from ogrpo.loop.judge import flip, flips_at
 from ogrpo.protocol import Completion, Group
 from ogrpo.rewards.scores import Failure, Scores
 from ogrpo.rollout.collection import Request
 from ogrpo.setup.prepare import prepare
-from tests.run.rewards import ODD
+from tests.loop.walk import BASE, with_options
 
 SIZES = [8] * 40
 
@@ -42,13 +40,7 @@ def test_a_flip_exchanges_0_and_1_and_is_counted_but_not_where_nothing_is_known(
 
 
 def test_training_is_flipped_and_evaluation_is_not():
-    config = TrainConfig(
-        rewards=(ODD,),
-        data=Data(train=64),
-        schedule=Schedule(steps=1, prompts=4, evaluate_every=1),
-        reward=Judging(flip=0.5),
-    )
-    with closing(prepare(config)) as prepared:
+    with closing(prepare(with_options(BASE, {"reward.flip": 0.5}))) as prepared:
         one = np.asarray(prepared.tokenizer.encode("1"), np.int32)
         answer = Completion(one, np.zeros(len(one), np.float32), 0, 1.0, "stop")
         groups = [Group(prompt, (answer,) * 8) for prompt in prepared.prompts.train[:4]]

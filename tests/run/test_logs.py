@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.chaos.compare import groups as read
 from ogrpo.cli.main import main
 from ogrpo.config.method import reads_behavior
 from ogrpo.config.train import Logs
@@ -20,11 +20,6 @@ from tests.run.small_run import CONFIG, go, left
 
 WARM_UP = replace(CONFIG.schedule, steps=4, warmup=2, offline=True)
 OFFLINE = replace(CONFIG.schedule, steps=2, offline=True)
-
-
-def read(folder):
-    files = sorted((folder / "experience").glob("*.parquet"))
-    return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def written(file, rows):
