@@ -64,9 +64,8 @@ def test_the_papers_small_model():
 
 def test_options_change_the_preset_they_start_from():
     config = parse(["--preset", "v1-i10", "--seed", "3", "--knobs.eps-high", "0.28"])
-    expected = dataclasses.replace(PRESETS["v1-i10"](), preset="v1-i10", seed=3)
-    changed = dataclasses.replace(expected.knobs, eps_high=0.28)
-    assert config == dataclasses.replace(expected, knobs=changed)
+    changes = {"preset": "v1-i10", "seed": 3, "knobs.eps_high": 0.28}
+    assert config == with_options(PRESETS["v1-i10"](), changes)
 
 
 @pytest.fixture
@@ -83,10 +82,9 @@ def start(tmp_path):
 
 def test_a_resumed_run_keeps_its_config_and_takes_changes(start, tmp_path):
     first, go_on = start("--preset", "v1-i1", "--seed", "5", "--evaluation.split", "validation")
-    schedule = dataclasses.replace(first.schedule, steps=9)
     same = dataclasses.replace(first, run_dir=tmp_path, resume=True)
     assert parse(go_on) == same
-    longer = dataclasses.replace(same, schedule=schedule)
+    longer = with_options(same, {"schedule.steps": 9})
     assert parse([*go_on, "--schedule.steps", "9"]) == longer
     back = parse([*go_on[:2], "--resume-from", "40"])
     assert back == dataclasses.replace(first, run_dir=tmp_path, resume_from=40)

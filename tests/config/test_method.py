@@ -101,9 +101,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_an_option_that_would_change_nothing_is_refused(name):
-    config, message = REFUSED[name]
+@pytest.mark.parametrize(("config", "message"), REFUSED.values(), ids=REFUSED)
+def test_an_option_that_would_change_nothing_is_refused(config, message):
     with pytest.raises(ValueError, match=message):
         check(config)
 

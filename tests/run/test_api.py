@@ -21,6 +21,7 @@ from tests.run import rewards
 from tests.run.small_run import make_parts_again
 
 QUIET = Console(quiet=True)
+ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1), "level": n % 3} for n in range(40)]
 SETTINGS = {
     "schedule": Schedule(steps=3, prompts=4, evaluate_every=3),
     "rollout": Rollout(group_size=4, prompts_per_call=2),
@@ -35,20 +36,8 @@ def _programs_once(monkeypatch):
     monkeypatch.setattr(main, "make_parts", make_parts_again)
 
 
-def rows(count=40):
-    return [
-        {
-            "prompt": f"{n} + 1 =",
-            "answer": str(n + 1),
-            "solution": f"{n} + 1 = {n + 1}",
-            "level": n % 3,
-        }
-        for n in range(count)
-    ]
-
-
 def trained(tmp_path, judge, **changes):
-    task = Task.from_iterable(rows(), rewards=[judge])
+    task = Task.from_iterable(ROWS, rewards=[judge])
     return Trainer(task=task, run_dir=tmp_path / "run", **SETTINGS, **changes).train()
 
 
@@ -98,7 +87,7 @@ def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_save
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, message):
-    task = Task.from_iterable(rows(), rewards=[rewards.even_length])
+    task = Task.from_iterable(ROWS, rewards=[rewards.even_length])
     with pytest.raises(ValueError, match=message):
         Trainer(task=task, run_dir=tmp_path / "run", console=QUIET, **options)
     assert not (tmp_path / "run").exists()
@@ -121,7 +110,7 @@ def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatc
 
     def trainer(**changes):
         return Trainer(
-            task=Task.from_iterable(rows(), rewards=judges),
+            task=Task.from_iterable(ROWS, rewards=judges),
             algorithm="grpo",
             callbacks=[lambda state, record: calls.append((state.step, record["step"]))],
             **{"run_dir": tmp_path / "run", "track": ("wandb",), **SETTINGS, **changes},

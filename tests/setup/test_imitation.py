@@ -23,7 +23,7 @@ from ogrpo.setup.imitation import demonstration, fitting_lessons
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import make_tokenizer, prepare
 from ogrpo.setup.presets import main_study
-from tests.loop.walk import SUMS
+from tests.loop.walk import SUMS, with_options
 from tests.run.small_run import failing
 
 WARM = WarmStart(solutions=True, steps=6, batch=4, learning_rate=3e-3, save_every=2)
@@ -87,9 +87,7 @@ def test_without_it_nothing_is_imitated_and_nothing_is_left_out(config):
     with closing(prepare(plain)) as prepared:
         assert prepared.lessons is None
     with pytest.raises(ValueError, match=r"warm-start\.steps is 6, .*warm-start\.solutions is not"):
-        check_sources(
-            dataclasses.replace(config, warm_start=dataclasses.replace(WARM, solutions=False)), None
-        )
+        check_sources(with_options(config, {"warm_start.solutions": False}), None)
     with pytest.raises(ValueError, match=r"warm-start\.solutions is True"):
         check_sources(dataclasses.replace(config, model=Model()), None)
 
