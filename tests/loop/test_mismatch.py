@@ -17,15 +17,16 @@ SHIFT = 0.7
 
 def shifted(engine):
     """An engine that says of each token that it was less likely than it was."""
+    other = copy(engine)
+    true = other.generate  # with the weights that the copy is given
 
     def lowered(drawn):
         return replace(drawn, log_probs=drawn.log_probs - np.float32(SHIFT))
 
     def generate(*request):
-        groups = engine.generate(*request)
+        groups = true(*request)
         return [replace(g, completions=tuple(map(lowered, g.completions))) for g in groups]
 
-    other = copy(engine)
     other.generate = generate
     return other
 

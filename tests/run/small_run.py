@@ -27,6 +27,7 @@ from ogrpo.config.update import Optimizer
 from ogrpo.loop import Parts
 from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
+from ogrpo.rewards.reward import COUNTS
 from ogrpo.run import main
 from ogrpo.run.main import carry_out, open_run, to_end
 from ogrpo.run.session import Invocation, Session
@@ -135,10 +136,18 @@ def screen(console: Console) -> str:
 
 
 def untimed(record: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """Returns a record without its costs, and without what has one of `more` in its name."""
+    """Returns a record without its costs, and without what has one of `more` in its name.
+
+    Of the rewards their means stay, and how many completions each could not judge, and why.
+    """
     costs = (*COSTS, *more)
     names = (name for name in record if not any(cost in name for cost in costs))
-    return {name: record[name] for name in names if not name.startswith("reward/")}
+    return {name: record[name] for name in names if not is_count(name)}
+
+
+def is_count(name: str) -> bool:
+    """Whether a figure is one of what the processes of the rewards did."""
+    return name.startswith("reward/") and name.rpartition("/")[2] in COUNTS
 
 
 def left(folder: Path) -> tuple[list[dict[str, Any]], bytes]:

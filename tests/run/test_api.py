@@ -21,7 +21,10 @@ from tests.run import rewards
 from tests.run.small_run import make_parts_again
 
 QUIET = Console(quiet=True)
-ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1), "level": n % 3} for n in range(40)]
+ROWS = [
+    {"prompt": f"{n} + 1 =", "answer": f"{n + 1}", "solution": f"{n} + 1 = {n + 1}", "level": n % 3}
+    for n in range(40)
+]
 SETTINGS = {
     "schedule": Schedule(steps=3, prompts=4, evaluate_every=3),
     "rollout": Rollout(group_size=4, prompts_per_call=2),

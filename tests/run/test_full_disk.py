@@ -62,14 +62,14 @@ def attempt(folder: Path, kind: str) -> str:
 
 @pytest.mark.slow
 def test_a_run_whose_disk_was_full_in_every_kind_of_write_ends_as_one_whose_was_not(tmp_path):
-    own = ["unshare", "-rm"]  # a file system that nobody else sees
-    mounted = [*own, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    unshared = ["unshare", "-rm"]  # a file system that nobody else sees
+    mounted = [*unshared, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     if shutil.which("unshare") is None or subprocess.run(mounted, capture_output=True).returncode:
         pytest.skip("FULL DISKS ARE NOT TESTED HERE: no unshare -rm, so no small tmpfs to fill")
     small = tmp_path / "small"
     small.mkdir()
     here = [sys.executable, "-m", "tests.run.test_full_disk", str(small), str(tmp_path / "whole")]
-    done = subprocess.run([*own, *here], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*unshared, *here], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert {*report["said"]} == {*KINDS}

@@ -166,7 +166,6 @@ def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
     assert go(tmp_path / "cut", SMALL, rollout=rollout).count("ratio of policy to sampler") == 1
     fresh = left(tmp_path / "cut")[0][1:]
     assert all(0.85 < 1 + record["ratio/bias"] < 0.95 for record in fresh)
-    assert whole[0][1]["mismatch"] < 1e-5 < fresh[0]["mismatch"]
 
 
 STORY = [
@@ -190,7 +189,7 @@ def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(whole, 
         shown = "".join(traceback.format_exception(caught.value))
         assert said in shown
         assert f"--run-dir {folder} --resume" in shown
-        assert traceback.format_exception_only(error)[-1] in shown
+        assert traceback.format_exception_only(error)[0] in shown  # behind it are its notes
         assert max(int(entry.name) for entry in (folder / "checkpoints").iterdir()) == step
     go(folder, config, resume=True)
     assert left(folder) == left(whole)
