@@ -145,7 +145,8 @@ def test_the_command_line_refuses_what_a_config_does(capsys):
 def test_every_bound_is_held_and_every_word_is_one_of_those():
     """Just beyond each annotated bound; what it names is what the command line has."""
     refused = [(path, value) for path, hint in annotated(TrainConfig()) for value in beyond(hint)]
-    assert len(refused) > 300
+    finite = [value for _, value in refused if isinstance(value, str) or math.isfinite(value)]
+    assert len(finite) > 90
     infinite = {path for path, value in refused if value == math.inf}
     assert {"optimizer.learning_rate", "optimizer.eps", "knobs.beta", "reward.weights"} <= infinite
     for path, value in refused:

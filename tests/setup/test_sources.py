@@ -103,6 +103,7 @@ ACCEPTED = [
     TrainConfig(task="deepscaler", data=Data(path="x", heldout="0.1")),
     TrainConfig(task="math", data=Data(path="x"), evaluation=Evaluation(split="validation")),
     TrainConfig(evaluation=Evaluation(task="aime-24", path="x")),
+    TrainConfig(rollout=Rollout(url=("http://a",)), evaluation=Evaluation(engine="embedded")),
 ]  # fmt: skip
 
 
