@@ -176,8 +176,8 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
     assert code == 0, output
     assert "knobs.beta" in output
     drawn = ("--model.path", "one/model", "--samples", "4", "--temperature", "1")
-    shown = ("--max-tokens", "16", "--output", "answers.jsonl")
-    code, output = command("eval", *judged, *drawn, *shown)
+    kept = ("--max-tokens", "16", "--output", "answers.jsonl")
+    code, output = command("eval", *judged, *drawn, *kept)
     assert code == 0, output
     answers = [json.loads(x) for x in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == 2 * 4  # a tenth of 24 problems is held out

@@ -173,8 +173,8 @@ def test_i_updates_a_batch_leave_the_first_centre(off_policy):
 
 
 def test_reference_is_swapped_at_the_start_of_each_stage():
-    dials = schedule(steps=4, stages=2, sync_interval=4)
-    run = Run(schedule=dials, knobs=Knobs(beta=0.1))
+    staged = schedule(steps=4, stages=2, sync_interval=4)
+    run = Run(schedule=staged, knobs=Knobs(beta=0.1))
     initial = jax.tree.map(np.array, run.start().reference)
     seen = []
     for copied, state, record in run.steps(4):
@@ -182,7 +182,7 @@ def test_reference_is_swapped_at_the_start_of_each_stage():
         if equal(state.reference, copied):
             assert record["kl/pi_ref"] < 1e-9
     assert seen == [(True, True), (True, False), (False, True), (False, False)]
-    *_, (anew, _) = run.like(schedule=replace(dials, reset_optimizer=True)).turns()
+    *_, (anew, _) = run.like(schedule=replace(staged, reset_optimizer=True)).turns()
     assert not equal(anew.train.params, state.train.params)  # its moments began again
 
 
@@ -289,8 +289,8 @@ def test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministi
 @pytest.mark.slow
 def test_signals_end_the_draws_of_a_step_and_renew_the_server(off_policy):
     tight = Reuse(adaptive=True, limits=ReuseLimits(kl=1e-9))
-    dials = schedule(replay=4, sync_interval=6)
-    run = off_policy.like(schedule=dials, reuse=tight)
+    staged = schedule(replay=4, sync_interval=6)
+    run = off_policy.like(schedule=staged, reuse=tight)
     turns = run.turns()[1:]
     # Of fresh data the second draw is one too many; of the next step's the first, as the policy
     # has moved on, and so the server is renewed.
@@ -298,7 +298,7 @@ def test_signals_end_the_draws_of_a_step_and_renew_the_server(off_policy):
     assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
     assert {r["reuse/signal"] for _, r in turns} == {"kl"}
     loose = Reuse(adaptive=True, limits=ReuseLimits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
-    free = off_policy.like(schedule=dials, reuse=loose)
+    free = off_policy.like(schedule=staged, reuse=loose)
     assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
 
 

@@ -74,8 +74,8 @@ def test_a_fork_does_not_hold_what_its_parent_held(tmp_path):
 
 
 def test_a_file_system_without_locks_says_so(tmp_path, monkeypatch):
-    none = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # is at hand here
-    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=none))
+    refused = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # no such system is at hand here
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=refused))
     with pytest.raises(lock.NoLocks, match=lock.NAME):
         lock.take(tmp_path, "mine")
     assert not lock.belongs_here(tmp_path)
