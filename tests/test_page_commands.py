@@ -18,7 +18,7 @@ from tests.models.tiny_gguf import small_config, write_gguf
 from tests.policy.tiny import make_params
 from tests.run.rewards import even_length
 from tests.run.small_run import make_parts_again
-from tests.run.test_api import SETTINGS, rows
+from tests.run.test_api import ROWS, SETTINGS
 from tests.test_pages import BLOCKS, TRAINS, write_files
 
 TRAIN = (
@@ -113,6 +113,6 @@ def test_python_that_trains_runs(block, here, monkeypatch):
         return made[0]
 
     monkeypatch.setattr(ogrpo, "Trainer", trainer)
-    task = ogrpo.Task.from_iterable(rows(), rewards=[even_length])
+    task = ogrpo.Task.from_iterable(ROWS, rewards=[even_length])
     exec(compile(block.text, str(block), "exec"), {"ogrpo": ogrpo, "task": task})
     assert [one.result.records[-1]["step"] for one in made] == [SETTINGS["schedule"].steps]

@@ -22,7 +22,7 @@ from ogrpo.setup.find_task import TaskLengths, with_numbers
 from ogrpo.setup.servers import connect
 from tests.loop.walk import SUMS
 from tests.rollout.vllm import contract, world
-from tests.rollout.vllm.proxy import running
+from tests.rollout.vllm.stub import running
 
 CONFIG = world.decoder()
 PARAMS = world.make_params(CONFIG, 0)

@@ -79,6 +79,16 @@ def link(installed: Distribution, site: Path) -> None:
             os.symlink(source, target)
 
 
+def build(source: Path, folder: Path) -> Path:
+    """The wheel of a checkout or of an unpacked source distribution."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel")
+    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", folder, source)
+    done = subprocess.run([*pip, *map(str, flags)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("ogrpo-*.whl")
+    return built
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """Built from the source distribution, with no checkout around it."""
@@ -89,13 +99,7 @@ def wheel(tmp_path_factory):
     archive = Path(next(SdistBuilder(str(ROOT)).build(directory=str(folder))))
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel")
-    source = folder / archive.name.removesuffix(".tar.gz")
-    flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", folder, source)
-    done = subprocess.run([*pip, *map(str, flags)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (built,) = folder.glob("ogrpo-*.whl")
-    return built
+    return build(folder / archive.name.removesuffix(".tar.gz"), folder / "built")
 
 
 def site_of(wheel: Path, site: Path, *extras: str) -> Path:
