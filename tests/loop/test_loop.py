@@ -289,8 +289,8 @@ def test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministi
 @pytest.mark.slow
 def test_signals_end_the_draws_of_a_step_and_renew_the_server(off_policy):
     tight = Reuse(adaptive=True, limits=ReuseLimits(kl=1e-9))
-    staged = schedule(replay=4, sync_interval=6)
-    run = off_policy.like(schedule=staged, reuse=tight)
+    reused = schedule(replay=4, sync_interval=6)
+    run = off_policy.like(schedule=reused, reuse=tight)
     turns = run.turns()[1:]
     # Of fresh data the second draw is one too many; of the next step's the first, as the policy
     # has moved on, and so the server is renewed.
@@ -298,7 +298,7 @@ def test_signals_end_the_draws_of_a_step_and_renew_the_server(off_policy):
     assert [state.server_version for state, _ in turns] == [0, 0, 2, 2, 4, 4]
     assert {r["reuse/signal"] for _, r in turns} == {"kl"}
     loose = Reuse(adaptive=True, limits=ReuseLimits(kl=1e3, ess=1e3, tail=1e3, staleness=False))
-    free = off_policy.like(schedule=staged, reuse=loose)
+    free = off_policy.like(schedule=reused, reuse=loose)
     assert [r["reuse/draws"] for _, r in free.turns()[1:]] == [4] * 6
 
 
