@@ -201,7 +201,7 @@ def test_every_command_exists_with_its_options(page, here):
         if block.kind == "yaml":
             assert [*yaml.safe_load_all(block.text)]
             for command in re.findall(r"exec (ogrpo (?:.*\n)*?.*\$JOB\w+)", block.text):
-                typed = command.replace("$JOB_COMPLETION_INDEX", "0").replace("/shared/run", "r")
+                typed = command.replace("$JOB_COMPLETION_INDEX", "0").replace("/shared/run", "run")
                 check_command(shlex.split(typed), whole=True)
     for match in SPOKEN.finditer(FENCED.sub("", page.read_text())):
         spoken = " ".join(match[1].split())

@@ -204,7 +204,7 @@ ELSEWHERE = {
     "test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks_to_it": "rollout.url",
     "test_pushes_are_proven_one_after_the_other": "rollout.transport",
     "test_a_release_appears_whole_and_old_ones_go": "rollout.folder",
-    "test_a_pull_needs_the_token_and_the_announced_manifest": "rollout.listen",
+    "test_a_pull_needs_the_token_the_announced_manifest_and_a_place_that_may_be_read": "rollout.listen",
     "test_a_server_that_is_not_there_ends_the_command_which_can_be_tried_again": "rollout.wait",
     "test_shifted_log_probs_end_a_run_which_is_saved_and_without_the_limit_train_it": "rollout.mismatch_limit",
     "test_a_push_pauses_servers_as_the_option_says": "rollout.in_flight",
