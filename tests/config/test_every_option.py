@@ -282,8 +282,8 @@ def _made_once(tmp_path_factory, monkeypatch):
 
 def look_of(path: str) -> Callable[[TrainConfig], Any] | None:
     """Returns a function of a config whose value tells two runs apart without a step."""
-    if path in ("override.centering", "rollout.keep_sampling_mask"):  # of what a sampler records
-        return None
+    if path in ("override.centering", "rollout.keep_sampling_mask", "model.compute_dtype"):
+        return None  # of what a sampler records, or of an update of the whole model
     if path.startswith(("optimizer.", "override.", "trust_region.")):
         return updated
     if path.startswith("replay."):
