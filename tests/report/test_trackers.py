@@ -110,5 +110,6 @@ def test_a_tracker_that_cannot_start_ends_the_run_before_it_begins(
 ):
     if error:
         monkeypatch.setitem(trackers.TRACKERS, name, Mock(side_effect=error))
-    with pytest.raises(ValueError, match=re.escape(words)):
-        trackers.tracking([name], tmp_path, {}, print).__enter__()
+    refused = pytest.raises(ValueError, match=re.escape(words))
+    with refused, trackers.tracking([name], tmp_path, {}, print):
+        pass
