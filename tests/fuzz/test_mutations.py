@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.worker import broken
+from tests.fuzz.mutations import broken
 
 COUNT = int(os.environ.get("OGRPO_FUZZ", "25"))
 SEED = os.environ.get("OGRPO_FUZZ_SEED", "0")
