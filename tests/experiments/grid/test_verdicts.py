@@ -44,9 +44,12 @@ def test_holms_p_values_are_those_of_a_worked_example():
     assert holm([]) == []
 
 
-def test_a_difference_survives_beside_noise_and_equal_ones_count_once():
+def test_a_difference_survives_among_few_and_not_among_many_and_equal_ones_count_once():
     assert surviving([UP, NOISE]) == {UP}
     edge = spread(0.2, 0.19)
+    others = [spread(0.01 * n, 1.0) for n in range(1, 9)]
+    assert surviving([edge]) == {edge}
+    assert surviving([edge, *others]) == set()
     assert surviving([edge] * 9) == {edge}
     assert surviving([edge, *[Difference((0.0, 0.0))] * 9]) == {edge}
 

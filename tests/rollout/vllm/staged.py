@@ -9,7 +9,9 @@ import json
 import selectors
 
 import httpx
+import numpy as np
 
+from ogrpo.protocol import Sampling, check_request
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 
 FIRST = 999
@@ -23,6 +25,12 @@ def log_prob_of(weights):
 
 def weights_of(log_prob):
     return round((-1.0 - float(log_prob)) * 100.0)
+
+
+def sampling_of(body):
+    how = body.get("sampling_params", body)
+    greedy = how["temperature"] == 0
+    return Sampling(how["temperature"], how["max_tokens"], how["n"], greedy=greedy)
 
 
 class Fails(Exception):
@@ -209,6 +217,7 @@ class Staged(httpx.AsyncBaseTransport):
             scores = [self._scored(ids) for ids in body["prompt"]]
             return {"choices": [{"index": n, "prompt_logprobs": x} for n, x in enumerate(scores)]}
         echo = {"prompt_token_ids": body.get("prompt", [body.get("token_ids")])[0]}
+        check_request([np.array(ids, np.int32) for ids in echo.values()], sampling_of(body))
         if path == "/v1/completions":
             temperature = 1.0 if self.raw else body["temperature"]
             top = {f"token_id:{n}": -n / temperature for n in (1, 2, 3)}
