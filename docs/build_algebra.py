@@ -1,7 +1,7 @@
-"""Write docs/algebra.md: each public function of the core, its formula, its source, its tests.
+"""Write the tables of docs/algebra.md: each public function of the core, its source, its tests.
 
-    python docs/build_algebra.py          write it
-    python docs/build_algebra.py --check  exit 1 if it is not what the docstrings say
+    python docs/build_algebra.py          write them
+    python docs/build_algebra.py --check  exit 1 if they are not what the code says
 
 Formula and source are the docstring's. A test belongs to a function if it uses it, itself or
 through the helpers of its file.
@@ -44,44 +44,6 @@ ORDER = (
 TESTS = ROOT / "tests"
 MATRIX = "tests/core/test_objectives.py"
 PER_OBJECTIVE = "test_value_and_gradient_are_the_papers_with_its_stopped_terms_held"
-HEAD = """# The algebra
-
-<!-- Written by docs/build_algebra.py from the docstrings; do not edit. -->
-
-Each function takes arrays and returns arrays; log-probabilities are in nats. `pi` is the policy
-being trained, `mu` the behaviour policy that drew the samples, `pi_k` the policy at the start of
-the update, `rho = pi/mu`, `D = log rho`, `sg` a stopped gradient. The tests named are exact
-enumerations or hand computations; every objective is held in addition to an independent NumPy
-formula, its gradient to finite differences (`tests/core/test_objectives.py`).
-"""
-
-ALGORITHMS = """`ogrpo.core.algorithms.ALGORITHMS`: whole methods, with their published settings.
-A knob's source stands in brackets. `--algorithm NAME` takes one, `--override.*` exchanges a part,
-`--knobs.*` a number; the run's title says what is not the method's own.
-"""
-
-TRAINED = """## Every method, trained for 60 steps
-
-`python -m benchmarks.algorithms --output FILE` trains each on the default task at one learning
-rate, 1e-3, which was chosen for a clip and is tuned for none, with weights pushed every 10 steps;
-the means are over seeds 0 and 1, Pass@1 on 512 held-out problems. The rows are kept in
-`benchmarks/algorithms.jsonl.xz`. `rloo` and `opmd_pairwise` are `reinforce` times a constant,
-which gradient clipping and Adam take out: their figures agree to .003.
-"""
-OAPL = """### Why `oapl` falls
-
-The formula is the paper's (arXiv:2602.19362, eq. 2 and 3), and so are the numbers: beta_1 = 1 in
-the soft value, beta_2 = 1e-3 before the log-ratio. The square has its minimum where the log-ratio
-S of a completion is A / beta_2. With rewards 0 and 1 and a share p of successes the soft value is
-log(1 + p (e - 1)), for p = .36 it is .48: S is to be 520 nats for a success and -480 for a
-failure, which no policy gives. At S = 10 nats the pull back is 2 % of the push, so that within
-reach the loss is REINFORCE with a baseline that is .12 above the mean, and Adam takes the factor 2
-beta_2 out of its step: each batch is pushed down on the whole, and nothing stops it. Neither a
-mistake in the scale nor the idea: it is the pair of numbers, which small steps of a large model
-survive. With one temperature for both, slope = tau, S = A at the minimum, which lies at the policy
-of mirror descent.
-"""
-
 Symbol = tuple[str, str]  # module, function
 
 
@@ -245,26 +207,35 @@ def trained_rows() -> list[str]:
     return [*summary(rows), *(["", f"Without runs of both seeds: {lacking}."] if lacking else [])]
 
 
-def page() -> str:
-    """The whole page."""
-    tests, parts = all_tests(), [HEAD]
-    parts += ["## The algorithms\n", ALGORITHMS, *algorithm_rows(), ""]
-    parts += [TRAINED, *trained_rows(), "", OAPL]
+def functions_by_module() -> list[str]:
+    """A section for each module: its first paragraph, and a table of its functions."""
+    tests, lines = all_tests(), []
     for module in modules():
         about = ast.get_docstring(ast.parse(file_of(module).read_text())) or ""
-        parts += [f"## ogrpo.core.{module}\n", about.split("\n\n")[0] + "\n"]
-        parts += ["| symbol | formula | source | tests |", "|---|---|---|---|"]
-        parts += [row(module, node, tests) for node in public_functions(module)] + [""]
-    return "\n".join(parts)
+        lines += ["", f"## ogrpo.core.{module}", "", *about.split("\n\n")[0].split("\n"), ""]
+        lines += ["| symbol | formula | source | tests |", "|---|---|---|---|"]
+        lines += [row(module, node, tests) for node in public_functions(module)]
+    return lines
+
+
+def page(text: str) -> str:
+    """The page with each table made anew, between its two marks."""
+    made = {"algorithms": algorithm_rows, "runs": trained_rows, "functions": functions_by_module}
+    for name, table in made.items():
+        before, begin, rest = text.partition(f"<!-- {name}, from the code -->\n")
+        _, end, after = rest.partition(f"\n<!-- end of {name} -->")
+        text = "".join((before, begin, "\n".join(table()), end, after))
+    return text
 
 
 def main() -> int:
     """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description="Write docs/algebra.md from the docstrings.")
+    parser = argparse.ArgumentParser(description="Write the tables of docs/algebra.md.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    text = PAGE.read_text()
     if not parser.parse_args().check:
-        PAGE.write_text(page())
-    elif PAGE.read_text() != page():
+        PAGE.write_text(page(text))
+    elif text != page(text):
         print(f"{PAGE.name} is not current; run python docs/build_algebra.py", file=sys.stderr)
         return 1
     return 0
