@@ -224,6 +224,8 @@ def page(text: str) -> str:
     for name, table in made.items():
         before, begin, rest = text.partition(f"<!-- {name}, from the code -->\n")
         _, end, after = rest.partition(f"\n<!-- end of {name} -->")
+        if not end:
+            sys.exit(f"{PAGE.name} has lost a mark of its {name}: put back the committed page")
         text = "".join((before, begin, "\n".join(table()), end, after))
     return text
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ogrpo.rewards import bounded
-from ogrpo.rewards.bounded import BadGold, BoundedVerifier, is_plain
+from ogrpo.rewards.bounded import BadGold, BoundedVerifier, compare_plain, is_plain
 from ogrpo.rewards.extract import boxed_answer, free_answer
 from ogrpo.rewards.judge import ExactMatch, RewardCounts
 from ogrpo.rewards.math import MathReward, VerdictMemory, find_bad_golds
@@ -53,6 +53,14 @@ def running(verifier=VERIFIER):
 def test_anything_else_is_not_plain():
     for text in ("", "-", ".", "1.", "1/2", "1e5", "9**9", "x", "9" * 33, "1\n", "٣"):
         assert not is_plain(text)
+
+
+@pytest.mark.parametrize("answer", ["18", "-18", "1,018", "1018", "0", "-0", "018", "-018"])
+def test_a_whole_number_is_judged_as_math_verify_judges_it(answer, monkeypatch):
+    golds = ("18", "-18", "1,018", "0")
+    verdicts = [compare_plain(answer, gold) for gold in golds]
+    monkeypatch.setattr(bounded, "_INTEGER", re.compile("(?!)"))
+    assert [compare_plain(answer, gold) for gold in golds] == verdicts
 
 
 def test_many_are_compared_side_by_side_and_an_overrun_costs_no_second_start():
