@@ -39,8 +39,8 @@ from ogrpo.policy.decoder import param_shapes
 from ogrpo.setup.build import find_devices, make_optimizer, make_packer, make_recipe
 from ogrpo.setup.devices import DTYPES, options_of_compiler, state_layout, trained_and_frozen
 from ogrpo.setup.presets import PRESETS, main_study
+from ogrpo_plan.config import DEVICES, plan_of
 from ogrpo_plan.memory import train_budget
-from ogrpo_plan.presets import DEVICES, plan_of
 
 GIB = 2**30
 Dtype = Literal["float32", "bfloat16"]

@@ -21,7 +21,6 @@ ORDER = (
     "ratios",
     "weights",
     "traces",
-    "clipping",
     "surrogates",
     "gates",
     "advantages",

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
 from ogrpo.policy.attention import AttentionFn, KeySegment, causal
-from ogrpo.policy.head import HeadFn, token_log_probs
+from ogrpo.policy.log_probs import HeadFn, token_log_probs
 
 BARE, PRODUCT = 2048, 8192
 WHOLE = 1 << 27  # logits up to which the policy's default keeps them

@@ -27,9 +27,7 @@ ALLOWED = {
     "batch protocol system.extras system.files system.lock system.terminal system.worker": set(),
     "core core.algorithms": {"jax", "core"},
     "policy": OF_POLICY,
-    "learner learner.update learner.warm_start learner.checkpoint": (
-        OF_POLICY - {"policy"} | {"core", "learner"}
-    ),
+    "learner learner.update learner.checkpoint": (OF_POLICY - {"policy"} | {"core", "learner"}),
     "rollout rollout.embedded rollout.collection": {"rollout"},
     "rollout.vllm": {"rollout", "httpx"},
     "serving.serve": {"rollout", "serving"},

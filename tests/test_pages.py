@@ -32,7 +32,7 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.protocol import Completion, Group, Sampling
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.tasks import Example
-from ogrpo_plan.presets import plan_of
+from ogrpo_plan.config import plan_of
 from tests.core.cases import arrays, batch_of
 from tests.evaluation import engines
 from tests.loop.walk import SUMS, annotated

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.grid.cell import place_name
 from experiments.grid.rows import SCORE, Row, Rows, groups, without_coordinates
-from ogrpo.evaluation.intervals import student_quantile
+from ogrpo.evaluation.estimates import student_quantile
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Any]

@@ -22,7 +22,7 @@ from jax.scipy.special import betainc
 from numpy.typing import ArrayLike
 
 from experiments.grid.rows import SCORE, Row, by_seed, reported, where
-from ogrpo.evaluation.intervals import student_quantile
+from ogrpo.evaluation.estimates import student_quantile
 
 SMALLEST = 0.05
 """Sampled Pass@1: what paired runs of five seeds show here four times in five."""

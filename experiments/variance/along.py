@@ -25,8 +25,14 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
 from ogrpo.core import weights
 from ogrpo.core.advantages import leave_one_out
-from ogrpo.core.clipping import ionides_clip, optimal_clip, truncation_error
-from ogrpo.core.estimators import clipped_terms, exact_moments, self_normalized_terms
+from ogrpo.core.estimators import (
+    clipped_terms,
+    exact_moments,
+    ionides_clip,
+    optimal_clip,
+    self_normalized_terms,
+    truncation_error,
+)
 from ogrpo.data.batching import pad_groups
 from ogrpo.loop import Parts, snapshot, start, stream_seed, train
 from ogrpo.loop.parts import ScoreFn

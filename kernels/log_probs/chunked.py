@@ -31,7 +31,7 @@ from jax.sharding import PartitionSpec as P
 
 from ogrpo.batch import PolicyOutput
 from ogrpo.kernels.varying import vary_alike, varying
-from ogrpo.policy.head import HeadFn
+from ogrpo.policy.log_probs import HeadFn
 
 Tree = TypeVar("Tree")
 Index = jax.Array | int

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         algorithms,
         bounds,
         certificates,
-        clipping,
         corrections,
         diagnostics,
         divergences,
@@ -103,7 +102,6 @@ __all__ = [  # noqa: RUF022 - in groups
     # Theory: what a loss does, exactly, with bounds and certificates.
     "bounds",
     "certificates",
-    "clipping",
     "diagnostics",
     "estimators",
 ]

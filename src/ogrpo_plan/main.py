@@ -18,11 +18,9 @@ from ogrpo.config.values import to_json
 from ogrpo.policy.flops import parameters
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json
-from ogrpo_plan.config import GIB, Plan
-from ogrpo_plan.measured import measured
+from ogrpo_plan.config import DEVICES, GIB, Plan
 from ogrpo_plan.memory import proposed_tokens, serve_budget, train_budget
-from ogrpo_plan.presets import DEVICES
-from ogrpo_plan.times import times
+from ogrpo_plan.times import measured, times
 
 DOES_NOT_FIT = 1
 

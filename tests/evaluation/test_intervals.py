@@ -8,7 +8,7 @@ from scipy import stats
 
 from benchmarks.interval_coverage import Population, coverage, pass_truth
 from ogrpo.evaluation import clustered_interval, mean_interval
-from ogrpo.evaluation.intervals import student_quantile
+from ogrpo.evaluation.estimates import student_quantile
 from tests.evaluation.engines import outcomes_of
 
 

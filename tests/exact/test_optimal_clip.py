@@ -6,12 +6,12 @@ import pytest
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from ogrpo.core import bounds, clipping
+from ogrpo.core import bounds, estimators
 from tests.exact.draws import EPS, Y, binary, caps, distributions, for_all, multinomial, values
 
 pytestmark = pytest.mark.slow
 
-optimal = jax.jit(clipping.optimal_clip)
+optimal = jax.jit(estimators.optimal_clip)
 counts = st.integers(1, 60).map(float)
 
 
@@ -61,7 +61,7 @@ def test_optimal_clip_grows_with_n_and_no_faster_than_its_root(pi, mu, r, n):
 def test_optimal_clip_of_vectors_beats_a_dense_grid(pi, mu, f, n):
     """Property 7: for signed vectors the error is not unimodal, and the scan still finds the least."""
     best = optimal(pi / mu, f, n, mu)
-    error = jax.vmap(lambda cap: clipping.truncation_error(cap, pi / mu, f, n, mu).mse)
+    error = jax.vmap(lambda cap: estimators.truncation_error(cap, pi / mu, f, n, mu).mse)
     assert best.mse <= error((pi / mu).max() * np.linspace(0, 1.02, 801)).min() + 1e-12
     np.testing.assert_allclose(best.mse, best.variance + best.bias @ best.bias, atol=EPS)
 
@@ -71,7 +71,7 @@ def upper_on_grid(ratios, r, n, mu, caps):
     """The MSE's upper bound in which r^2 is replaced by r, and the MSE, at every cap."""
 
     def at(cap):
-        exact = clipping.truncation_error(cap, ratios, r, n, mu)
+        exact = estimators.truncation_error(cap, ratios, r, n, mu)
         least = jax.numpy.minimum(ratios, cap)
         upper = exact.bias**2 + (mu @ (least**2 * r) - (mu @ (least * r)) ** 2) / n
         return upper, exact.mse
@@ -104,13 +104,13 @@ def test_truncation_error_is_bounded_by_its_two_parts(pi, mu, f, n, tau):
     Theorem Importance.truncated_mse.
     """
     most, second = abs(f).max(), (pi**2 / mu).sum()
-    mse = clipping.truncation_error(tau, pi / mu, f, n, mu).mse
+    mse = estimators.truncation_error(tau, pi / mu, f, n, mu).mse
     assert mse <= most**2 * tau / n + (most * second / (4 * tau)) ** 2 + EPS
 
 
 def miss(pi, mu, r, moment, *, n, delta):
     """P(|J_tau - J| > 2 sqrt(M ln(2/delta) / n)), over every sample."""
-    tau = float(clipping.high_probability_clip(n, moment=moment, delta=delta))
+    tau = float(estimators.high_probability_clip(n, moment=moment, delta=delta))
     drawn, law = multinomial(n, mu)
     off = drawn @ (np.minimum(pi / mu, tau) * r) / n - pi @ r
     return law @ (abs(off) > 2 * np.sqrt(moment * np.log(2 / delta) / n) + EPS)
@@ -130,4 +130,4 @@ def test_refuted_high_probability_clip_from_squared_rewards():
 
 
 def test_ionides_rate_is_the_root():
-    np.testing.assert_allclose(clipping.ionides_clip(49), 7)
+    np.testing.assert_allclose(estimators.ionides_clip(49), 7)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import gates, survival
+from ogrpo.core import gates
 
 UP, DOWN, CHANCE = 0.05, -0.03, 0.35
 """D is UP with this chance, else DOWN: asymmetric."""
@@ -31,7 +31,7 @@ def test_the_share_is_that_of_every_outcome_but_for_the_normal_law(length, low, 
     close = 0.5 * off / (STD**3 * math.sqrt(length)) * 2
     least = math.log(low) if low else -math.inf
     lengths = jnp.array([float(length)])
-    share = survival.sequence_survival(lengths, MEAN, STD, low=low, high=high)[0]
+    share = gates.sequence_survival(lengths, MEAN, STD, low=low, high=high)[0]
     assert abs(share - mean_of(length, lambda s: least <= s <= math.log(high))) < close
     normal = NormalDist(length * MEAN, STD * math.sqrt(length))
     law = normal.cdf(math.log(high)) - normal.cdf(least)
@@ -49,12 +49,10 @@ def test_the_bound_holds_for_every_outcome_and_is_not_empty():
         variance = mean_of(length, lambda s, mean=mean: (s - mean) ** 2)
         np.testing.assert_allclose([mean, variance], [length * MEAN, length * STD**2])
         for high in (1.01, 1.5, 3.0):
-            least = float(
-                survival.survival_bound(jnp.array([float(length)]), MEAN, STD, high=high)[0]
-            )
+            least = float(gates.survival_bound(jnp.array([float(length)]), MEAN, STD, high=high)[0])
             assert least <= mean_of(length, lambda s, high=high: s <= math.log(high)) + 1e-6
-    assert float(survival.survival_bound(jnp.array([20.0]), MEAN, STD, high=3.0)[0]) > 0.9
-    assert float(survival.survival_bound(jnp.array([300.0]), 0.01, STD, high=3.0)[0]) == 0
+    assert float(gates.survival_bound(jnp.array([20.0]), MEAN, STD, high=3.0)[0]) > 0.9
+    assert float(gates.survival_bound(jnp.array([300.0]), 0.01, STD, high=3.0)[0]) == 0
 
 
 def test_the_gate_itself_keeps_that_share_of_every_sequence():

@@ -8,9 +8,9 @@ import pytest
 from ogrpo.batch import Batch
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers
-from ogrpo.learner.warm_start import make_imitate
 from ogrpo.loop.batches import to_device
 from ogrpo.setup.devices import make_policy_fn
+from ogrpo.setup.imitation import make_imitate
 from tests.learner.test_packed_update import CONFIG, check_equal, make_groups
 from tests.learner.toy import (
     GRADIENT,

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ogrpo.learner.warm_start import make_imitate, warm_start
+from ogrpo.setup.imitation import make_imitate, warm_start
 from tests.learner.toy import GRADIENT, V, make_batch, make_params, make_state, policy_fn
 
 

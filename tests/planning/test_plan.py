@@ -17,6 +17,7 @@ from ogrpo.policy.lora import TARGETS, split
 from ogrpo.setup.presets import PRESETS, REAL
 from ogrpo_plan import main as study
 from ogrpo_plan.config import (
+    DEVICES,
     GIB,
     SHAPES,
     BatchPlan,
@@ -26,8 +27,8 @@ from ogrpo_plan.config import (
     PlanSchedule,
     Serve,
     Train,
+    plan_of,
 )
-from ogrpo_plan.measured import measured
 from ogrpo_plan.memory import (
     TOKEN_STEP,
     cut_weight_bytes,
@@ -38,8 +39,7 @@ from ogrpo_plan.memory import (
     train_budget,
     trained_bytes,
 )
-from ogrpo_plan.presets import DEVICES, plan_of
-from ogrpo_plan.times import times
+from ogrpo_plan.times import measured, times
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(

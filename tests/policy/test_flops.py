@@ -16,7 +16,7 @@ from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, flops, lora, sample
 from ogrpo.policy.decoder import keep_products, param_shapes
 from ogrpo.policy.flops import Adapter, Layout, padded
-from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.log_probs import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.counting import computed_flops
 from tests.policy.test_packing import make_groups, packed

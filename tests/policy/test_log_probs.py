@@ -11,7 +11,7 @@ from ogrpo.policy import (
     flat_log_probs,
 )
 from ogrpo.policy.attention import attend
-from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.log_probs import token_log_probs
 from tests.policy.tiny import FAMILIES, make_case, ragged_batch
 
 grouped = jax.jit(completion_log_probs, static_argnums=1)

@@ -14,7 +14,7 @@ from ogrpo.data.cutting import cut_by_tokens, pack_cut
 from ogrpo.data.packing import Shape, arrange, pack
 from ogrpo.learner.update import in_order
 from ogrpo.policy import completion_log_probs_and_entropy
-from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.log_probs import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.data.test_packing import make
 from tests.policy.tiny import make_config, make_params

@@ -70,7 +70,7 @@ def plan(options: Sequence[str]) -> int:
 def parse_plan(options: Sequence[str], *, program: str) -> "Plan":
     """Returns the plan of the options."""
     from ogrpo.cli.options import parse_config
-    from ogrpo_plan.presets import plan_of
+    from ogrpo_plan.config import plan_of
 
     def base(typed: Sequence[str], values: Mapping[str, Any]) -> "Plan":
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -7,8 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.evaluation.answers import AnswerRecord, by_problem, padded, verdicts
-from ogrpo.evaluation.estimates import majority_at_k, pass_at_k
-from ogrpo.evaluation.intervals import Estimate, clustered_interval, mean_interval
+from ogrpo.evaluation.estimates import (
+    Estimate,
+    clustered_interval,
+    majority_at_k,
+    mean_interval,
+    pass_at_k,
+)
 from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.reward import Reward
 

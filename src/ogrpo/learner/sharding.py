@@ -36,7 +36,7 @@ from ogrpo.learner.update import (
     jit_step,
     join_frozen,
 )
-from ogrpo.policy.head import HeadFn
+from ogrpo.policy.log_probs import HeadFn
 from ogrpo.policy.params import Axes, Axis
 
 BATCH_AXES = ("data", "fsdp")

@@ -12,8 +12,7 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
-from ogrpo.models.gguf_file import GgufFile
-from ogrpo.models.gguf_tokenizer import read_tokenizer
+from ogrpo.models.gguf_file import GgufFile, read_tokenizer
 from ogrpo.policy.pretrained import write_tensors
 from ogrpo.system.files import write_json
 

@@ -32,8 +32,14 @@ from ogrpo.policy.decoder import (
     keep_products,
     run_layers,
 )
-from ogrpo.policy.head import HeadFn, token_log_probs
-from ogrpo.policy.log_probs import TokenQueries, both_queries, check_positions, with_top
+from ogrpo.policy.log_probs import (
+    HeadFn,
+    TokenQueries,
+    both_queries,
+    check_positions,
+    token_log_probs,
+    with_top,
+)
 
 
 def packed_log_probs_and_entropy(

@@ -24,8 +24,7 @@ from ogrpo.policy.attention import AttentionFn, KeySegment, attend
 from ogrpo.policy.config import DecoderConfig
 from ogrpo.policy.decoder import MixFn, Params, head_weight, product, run_layers
 from ogrpo.policy.flops import doubling
-from ogrpo.policy.head import log_softmax
-from ogrpo.policy.log_probs import check_positions, last_valid, run_prompt
+from ogrpo.policy.log_probs import check_positions, last_valid, log_softmax, run_prompt
 
 Cache = Any
 """Keys and values [L, ..., K, D, S], or a list of L such pairs without the first axis."""

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import math
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 from rich.console import Console
 
 from ogrpo import batch as batch_types
@@ -22,14 +23,15 @@ from ogrpo import learner, policy
 from ogrpo.batch import Batch, take
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
+from ogrpo.core.aggregate import token_mean
 from ogrpo.data import batching
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels.log_probs import choose, kernel
 from ogrpo.learner.checkpoint import Checkpoints, content_hash
 from ogrpo.learner.finite import require_finite
-from ogrpo.learner.state import TrainState, adam, init_state
-from ogrpo.learner.warm_start import imitation_loss, make_imitate, warm_start
+from ogrpo.learner.state import TrainState, adam, apply_gradient, init_state
+from ogrpo.learner.update import PolicyFn
 from ogrpo.loop import Packer, stream_seed
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.models.convert import whole_folder
@@ -370,3 +372,49 @@ def _sources() -> list[Path]:
         Path(__file__),
         *(source for package in packages for source in sorted(package.glob("*.py"))),
     ]
+
+
+ImitateFn = Callable[[TrainState, Batch[Array], Array], tuple[TrainState, Array]]
+
+
+def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -> ImitateFn:
+    """Returns the jitted step `(state, batch, learning_rate) -> (state, loss)` on demonstrations.
+
+    The loss is the mean negative log-likelihood of the demonstrations' tokens within the loss mask,
+    in nats a token; the rewards and behaviour log-probs of the batch are not read. `state` is
+    donated.
+    """
+
+    loss_fn = imitation_loss(policy_fn)
+
+    def imitate(
+        state: TrainState, batch: Batch[Array], learning_rate: Array
+    ) -> tuple[TrainState, Array]:
+        loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
+        return apply_gradient(state, grads, optimizer, learning_rate), loss
+
+    return jax.jit(imitate, donate_argnums=0)
+
+
+def imitation_loss(policy_fn: PolicyFn) -> Callable[[object, Batch[Array]], Array]:
+    """Returns `(params, batch) ->` mean negative log-likelihood of a token, in nats."""
+
+    def loss_fn(params: object, batch: Batch[Array]) -> Array:
+        log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs
+        return token_mean(-log_probs, batch.active_mask)
+
+    return loss_fn
+
+
+def warm_start(
+    state: TrainState,
+    batches: Iterable[Batch[Array]],
+    imitate: ImitateFn,
+    learning_rate: optax.Schedule,
+    *,
+    begin: int = 0,
+) -> Iterator[tuple[TrainState, float]]:
+    """Imitates batch after batch from step `begin` on, yielding the state and the loss."""
+    for step, batch in enumerate(batches, start=begin):
+        state, loss = imitate(state, batch, jnp.float32(learning_rate(step)))
+        yield state, float(loss)

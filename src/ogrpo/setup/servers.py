@@ -14,8 +14,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import check_loopback
 from ogrpo.rollout.vllm import Options, RolloutError, VllmEngine
-from ogrpo.rollout.vllm.api import ask_health
-from ogrpo.rollout.vllm.options import credentials_of_environment
+from ogrpo.rollout.vllm.api import ask_health, credentials_of_environment
 from ogrpo.rollout.vllm.push import PROBE_SHAPE
 from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.model import save_model

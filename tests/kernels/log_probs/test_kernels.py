@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from ogrpo.kernels.log_probs import choose, chunked_log_probs, reference_log_probs
-from ogrpo.policy.head import token_log_probs
+from ogrpo.policy.log_probs import token_log_probs
 from tests.kernels.log_probs.cases import A, Case, D, M, V, compiled, draw, errors
 
 pytestmark = pytest.mark.slow

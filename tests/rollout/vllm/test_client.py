@@ -6,10 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 from ogrpo.rollout.vllm import Expected, Options, RolloutError, VllmEngine
-from ogrpo.rollout.vllm.api import ask_health
+from ogrpo.rollout.vllm.api import ask_health, credentials_of_environment
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
-from ogrpo.rollout.vllm.options import credentials_of_environment
 from tests.rollout.vllm.stub import serving
 
 

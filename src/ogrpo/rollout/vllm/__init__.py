@@ -5,6 +5,7 @@ with VllmEngine(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_f
     groups = engine.generate(prompts, sampling, seed=0)
 """
 
+from ogrpo.rollout.vllm.api import Options as Options
 from ogrpo.rollout.vllm.capabilities import Capabilities as Capabilities
 from ogrpo.rollout.vllm.capabilities import Expected as Expected
 from ogrpo.rollout.vllm.engine import VllmEngine as VllmEngine
@@ -15,4 +16,3 @@ from ogrpo.rollout.vllm.errors import Rejected as Rejected
 from ogrpo.rollout.vllm.errors import RolloutError as RolloutError
 from ogrpo.rollout.vllm.errors import Unavailable as Unavailable
 from ogrpo.rollout.vllm.errors import Unproven as Unproven
-from ogrpo.rollout.vllm.options import Options as Options

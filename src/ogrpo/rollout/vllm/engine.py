@@ -22,11 +22,10 @@ import numpy as np
 from ogrpo.protocol import Group, IntArray, Sampling, check_request
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
 from ogrpo.rollout.vllm import capabilities
-from ogrpo.rollout.vllm.api import ServerApi
+from ogrpo.rollout.vllm.api import Options, ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import Changes, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.fleet import Fleet
-from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.push import TOLERANCES, Target, probe_sequences
 from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.weights import Store, WeightShare

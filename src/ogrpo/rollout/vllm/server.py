@@ -17,7 +17,7 @@ from enum import IntEnum, auto
 from typing import Any, Literal
 
 from ogrpo.rollout.vllm import capabilities
-from ogrpo.rollout.vllm.api import ServerApi
+from ogrpo.rollout.vllm.api import Options, ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import (
     BUSY,
@@ -29,7 +29,6 @@ from ogrpo.rollout.vllm.errors import (
     Unproven,
     rest_seconds,
 )
-from ogrpo.rollout.vllm.options import Options
 from ogrpo.rollout.vllm.push import PushReport, Target, load, prove
 from ogrpo.rollout.weights import WeightShare
 from ogrpo.system.terminal import shown
