@@ -49,7 +49,9 @@ NEEDS = {
     "a server": "a vLLM server; those of tests/server run the same",
     "a diverged run": "tests/loop/test_diverged.py makes one, and runs the command",
 }
-SHELL = {*"python3 python3.11 pip pre-commit make export docker bash #SBATCH cd git".split()}
+SHELL = {
+    *"python3 python3.11 pip pip-licenses pre-commit make export docker bash #SBATCH cd git".split()
+}
 """Programs that are not ours."""
 
 

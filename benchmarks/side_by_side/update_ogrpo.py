@@ -15,21 +15,10 @@ from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import Recipe, make_update
-from ogrpo.policy import (
-    DecoderConfig,
-    Params,
-    completion_log_probs_and_entropy,
-    load_pretrained,
-    save_pretrained,
-)
-from ogrpo.policy.decoder import keep_products, param_shapes
+from ogrpo.policy import DecoderConfig, Params, load_pretrained, save_pretrained
+from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.lora import SplitParams, split
-
-REMAT = {
-    "none": jax.checkpoint_policies.everything_saveable,
-    "products": keep_products,
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
+from ogrpo.setup.devices import REMAT, make_policy_fn
 
 
 def make_decoder(job: Job) -> DecoderConfig:
@@ -51,20 +40,14 @@ def make_decoder(job: Job) -> DecoderConfig:
 
 
 def make_recipe(decoder: DecoderConfig, settings: Any) -> Recipe:
-    how: Any = {
-        "keep_fn": REMAT[settings.remat],
-        "log_probs_fn": KERNELS[choose(settings.kernels, decoder.vocab_size)],
-        "attention_fn": attention.kernel(settings.attention),
-    }
-
-    def policy_fn(params, batch, temperature):
-        return completion_log_probs_and_entropy(params, decoder, batch, temperature, **how)
-
-    return Recipe(
-        policy_fn=policy_fn,
-        algorithm=ALGORITHMS["off_policy_grpo"],
-        reads=frozenset(),
+    policy_fn = make_policy_fn(
+        decoder,
+        keep_fn=REMAT[settings.remat],
+        log_probs_fn=KERNELS[choose(settings.kernels, decoder.vocab_size)],
+        attention_fn=attention.kernel(settings.attention),
     )
+    algorithm = ALGORITHMS["off_policy_grpo"]
+    return Recipe(policy_fn=policy_fn, algorithm=algorithm, reads=frozenset())
 
 
 def measure(job: Job) -> None:

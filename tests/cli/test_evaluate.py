@@ -5,13 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from ogrpo.cli.eval import (
-    check_files,
-    collect_answers,
-    metrics_path,
-    sampling_of,
-    show,
-)
+from ogrpo.cli.eval import check_files, collect_answers, metrics_path, sampling_of, show
 from ogrpo.cli.options import EvalConfig
 from ogrpo.evaluation import summary
 from ogrpo.evaluation.answers import to_line

@@ -1,15 +1,19 @@
 """The commands from end to end on a small file: what they write, print and refuse."""
 
 import contextlib
+import importlib.metadata
 import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import yaml
 
+import ogrpo
+from ogrpo.cli import env
 from ogrpo.cli.main import COMMANDS, main, usage
 from ogrpo.cli.options import as_file, parse, read_file
 from ogrpo.config.train import TrainConfig
@@ -204,3 +208,25 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, capsys, command, messag
     monkeypatch.chdir(tmp_path)
     assert main(command.replace("TASK", SUMS).split()) == 2
     assert f"error: {message}" in capsys.readouterr().err
+
+
+VARIABLES = {
+    "OGRPO_API_KEY": "s3cret",
+    "VLLM_API_KEY": "s4cret",
+    "OGRPO_PROXY": "http://me:s5cret@host:1/",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+    "HOME_ADDRESS": "nobody asked",
+}
+
+
+def test_a_report_says_what_runs_here_and_hides_keys(monkeypatch):
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    lines = env.environment().splitlines()
+    assert lines[0].endswith(str(Path(ogrpo.__file__).parent))
+    assert "device info: cpu-1" in "\n".join(lines)
+    assert f"flax: {importlib.metadata.version('flax')}" in lines
+    assert {"OGRPO_API_KEY=(hidden)", "VLLM_API_KEY=(hidden)"} < {*lines}
+    assert "OGRPO_PROXY=http://(hidden)@host:1/" in lines
+    assert f"XLA_FLAGS={VARIABLES['XLA_FLAGS']}" in lines
+    assert not any("cret" in line or "HOME_ADDRESS" in line for line in lines)

@@ -1,5 +1,6 @@
 """The core's own promises: a page of formulas that is what the docstrings say, a test of every
-function on it, examples that run, small functions, no string that decides."""
+function on it, examples that run, small functions, no string that decides. And `docs/names.md`: it names what
+exists here, and says of each method no more and no less than it is."""
 
 import ast
 import doctest
@@ -15,6 +16,7 @@ import pytest
 from docs import house
 from docs.house import ROOT
 from ogrpo import core
+from tests import names
 
 FILES = house.modules("src/ogrpo/core")
 FUNCTIONS = [(file.path.stem, node) for file in FILES for node in house.functions([file])]
@@ -71,3 +73,25 @@ def test_no_string_decides_what_is_computed():
 def test_examples_in_docstrings_run(module):
     tested = importlib.import_module(module)
     assert doctest.testmod(tested, extraglobs={"jnp": jnp}).failed == 0
+
+
+ROWS = names.rows()
+METHODS = [row for row in ROWS if row.ours and row.ours.split(" ")[0] not in names.PARTS]
+
+
+def test_the_page_is_read_whole():
+    assert {row.project for row in ROWS} == {
+        "TRL 1.16",
+        "verl 0.9",
+        "Trinity-RFT 0.6",
+        "Tunix, 22 August 2026",
+    }
+    keys = [(row.project, row.table, row.theirs) for row in ROWS]
+    assert len(keys) == len(set(keys)) > 150
+    assert [row for row in ROWS if not row.note.endswith(".")] == []
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: f"{row.project} {row.theirs}")
+def test_a_title_is_that_of_the_method_it_names(row):
+    algorithm, overrides = names.build(row.ours)
+    assert algorithm.title(names.settings(algorithm, overrides)) == row.ours

@@ -6,14 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ogrpo.batch import Batch, take
-from ogrpo.data.packing import (
-    LEAST_BLOCK,
-    arrange,
-    balanced,
-    pack,
-    real_tokens,
-    rung,
-)
+from ogrpo.data.packing import LEAST_BLOCK, arrange, balanced, pack, real_tokens, rung
 
 
 def make(prompts, lengths, p, t, seed=0, vocab=99) -> Batch:

@@ -1,15 +1,94 @@
 """Pass@k and maj@k against their definitions, counted one by one."""
 
 from collections import Counter
-from itertools import combinations, product
-from math import comb
+from itertools import combinations, combinations_with_replacement, product
+from math import comb, factorial, prod
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.interval_coverage import Population, coverage, pass_truth
 from ogrpo.evaluation import clustered_interval, majority_at_k, mean_interval, pass_at_k
+from ogrpo.evaluation.estimates import student_quantile
 from tests.evaluation.engines import outcomes_of
+
+
+@pytest.mark.parametrize(
+    ("right", "n"), [(1, 1), (0, 6), (5, 20), (17, 17), (81, 263), (411, 512), (511, 512)]
+)
+def test_wilson_is_newcombes_closed_form(right, n):
+    # Newcombe 1998, Statistics in Medicine 17, method 4
+    p, q, z = right / n, 1 - right / n, stats.norm.ppf(0.975)
+    low = 2 * n * p + z**2 - 1 - z * np.sqrt(z**2 - 2 - 1 / n + 4 * p * (n * q + 1))
+    high = 2 * n * p + z**2 + 1 + z * np.sqrt(z**2 + 2 - 1 / n + 4 * p * (n * q - 1) + 0j).real
+    estimate = clustered_interval(outcomes_of(*[[1]] * right, *[[0]] * (n - right)))
+    bounds = (0 if right == 0 else low / 2 / (n + z**2), 1 if q == 0 else high / 2 / (n + z**2))
+    assert estimate == pytest.approx((p, *bounds, n), abs=1e-7)
+    assert estimate[1:3] == pytest.approx(bounds, abs=1e-12)
+    if (right, n) == (81, 263):  # the worked example of his table I
+        assert (round(estimate.low, 4), round(estimate.high, 4)) == (0.2535, 0.3682)
+
+
+# Each of these held the truth less than .93 of the time, down to .79, before the correction for
+# continuity and the quarters of `proportion`.
+NARROW = [
+    (Population(0.99, "alike"), 17, 1),
+    (Population(0.99, 0.7), 64, 64),
+    (Population(0.99, 0.3), 128, 16),
+    (Population(0.9, 0.7), 10, 64),
+    (Population(0.5, 0.7), 3, 64),
+]
+OTHERS = [
+    (Population(0.5, "alike"), 64, 4),
+    (Population(0.5, 0.3), 256, 4),
+    (Population(0.9, "half"), 30, 32),
+    (Population(0.9, 0.1), 128, 8),
+    (Population(0.99, "always"), 10, 8),
+    (Population(0.99, "half"), 512, 4),
+]
+
+
+@pytest.mark.parametrize(("population", "problems", "samples"), NARROW + OTHERS)
+def test_the_interval_holds_the_truth_at_least_93_times_in_100(population, problems, samples):
+    assert coverage(population, problems, samples, runs=1500, seed=1).share >= 0.93
+
+
+@pytest.mark.parametrize("kind", ["alike", 0.1, 0.7])
+def test_the_true_pass_at_k_is_that_of_skills(kind):
+    population = Population(0.4, kind)
+    skills = population.skills(np.random.default_rng(1), 40_000)
+    expected = np.mean(1 - (1 - skills) ** 4)
+    assert pass_truth(population, 4) == pytest.approx(expected, abs=4 * 0.5 / 200)
+
+
+# Prompts of two kinds, one as likely as the other: how often each is right.
+@pytest.mark.parametrize("skills", [(0.3, 0.3), (0.95, 0.95), (0.1, 0.9), (0.0, 1.0), (0.5, 1.0)])
+@pytest.mark.parametrize("prompts", [1, 2, 3, 6])
+def test_few_prompts_cover_the_truth_exactly_enumerated(skills, prompts):
+    """Prompts are exchangeable: each multiset of counts stands for all its orders."""
+    n, truth, covered = 4, sum(skills) / 2, 0.0
+    chance = np.mean([stats.binom.pmf(range(n + 1), n, skill) for skill in skills], axis=0)
+    for counts in combinations_with_replacement(range(n + 1), prompts):
+        estimate = clustered_interval(outcomes_of(*([1] * c + [0] * (n - c) for c in counts)))
+        orders = factorial(prompts) // prod(map(factorial, Counter(counts).values()))
+        holds = estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
+        covered += holds * orders * prod(chance[c] for c in counts)
+    assert covered >= 0.93
+
+
+def test_an_answer_without_a_verdict_is_left_out_and_not_wrong():
+    nan = np.nan
+    outcomes = outcomes_of([1, nan, 0], [nan, nan, nan], [1, 1, 1])
+    assert clustered_interval(outcomes).mean == 0.75
+    assert clustered_interval(outcomes).n == 2
+    assert mean_interval(outcomes).mean == 0.75
+
+
+def test_students_quantile_is_scipys():
+    degrees = [*range(1, 40), 511, 4096]
+    quantiles = [student_quantile(n) for n in degrees]
+    np.testing.assert_allclose(quantiles, stats.t.ppf(0.975, degrees), rtol=1e-10)
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 1), (4, 2), (4, 3), (5, 5), (7, 3)])

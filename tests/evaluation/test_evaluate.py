@@ -1,18 +1,20 @@
+import json
 import threading
 from itertools import chain, count
+from math import nan
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ogrpo.evaluation import answer_readers, sample_and_judge, summary
+from ogrpo.evaluation import AnswerFile, answer_readers, sample_and_judge, summary
 from ogrpo.evaluation.answers import to_line
 from ogrpo.protocol import Sampling
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward
 from ogrpo.tasks import Example
-from tests.evaluation.engines import decode, encode, holds, make_engine
+from tests.evaluation.engines import decode, encode, holds, make_engine, record
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=6, group_size=3)
 WAIT = 30  # seconds until a test gives up on a thread
@@ -142,3 +144,33 @@ def test_what_cannot_be_recorded_is_refused_before_sampling():
             evaluate(engine, **{name: 0})
     with pytest.raises(ValueError, match="no problem to evaluate on"):
         evaluate(engine, [])
+
+
+MESSAGES = ({"role": "system", "content": "think"}, {"role": "user", "content": "[bold]2 + 2?"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"prompt": MESSAGES},
+        {"text": "line\nbreak \u2028 \x85 \ud800 \U0001f600 \x00"},
+        {"text": "", "finish_reason": "length"},
+        {"correct": nan},
+        {"columns": {"answer": ["1", "2"], "n": 3, "deep": {"a": [None, True, 0.1]}}},
+        {"values": {"a": 0.5, "b": nan}, "reward": nan, "failed": True},
+    ],
+)
+def test_a_line_is_json_with_all_that_a_reward_reads(tmp_path, changes):
+    answers = [record(n, g, **changes) for n, g in ((0, 0), (0, 1), (1, 3))]
+    with AnswerFile(tmp_path / "a.jsonl") as file:
+        file.write(answers[:2])
+        file.write(answers[2:])
+        written = file.path.read_bytes()  # before it is closed: it outlives the process
+    for line, answer in zip(map(json.loads, written.splitlines()), answers, strict=True):
+        expected = {**vars(answer), "tokens": answer.tokens, "rewards": answer.values}
+        del expected["values"]
+        assert line.keys() == expected.keys()
+        for name, value in line.items():
+            shown = json.loads(json.dumps(expected[name]).replace("NaN", "null"))
+            assert value == shown, name

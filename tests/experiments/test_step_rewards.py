@@ -3,13 +3,7 @@
 import pytest
 
 from experiments.grid.cell import changes
-from experiments.step_rewards.study import (
-    METHODS,
-    REFERENCES,
-    StepRewardsStudy,
-    judged,
-    line_table,
-)
+from experiments.step_rewards.study import METHODS, REFERENCES, StepRewardsStudy, judged, line_table
 from ogrpo.config.method import algorithm
 from ogrpo.core.algorithms import STEPS
 

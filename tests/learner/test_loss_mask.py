@@ -12,15 +12,7 @@ from ogrpo.loop.batches import to_device
 from ogrpo.setup.devices import make_policy_fn
 from ogrpo.setup.imitation import make_imitate
 from tests.learner.test_packed_update import CONFIG, check_equal, make_groups
-from tests.learner.toy import (
-    GRADIENT,
-    KNOBS,
-    TOTALS,
-    make_recipe,
-    make_state,
-    policy_fn,
-    updated,
-)
+from tests.learner.toy import GRADIENT, KNOBS, TOTALS, make_recipe, make_state, policy_fn, updated
 from tests.learner.toy import make_batch as toy_batch
 from tests.policy.tiny import make_params as decoder_params
 

@@ -5,11 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.policy import (
-    completion_log_probs,
-    completion_log_probs_and_entropy,
-    flat_log_probs,
-)
+from ogrpo.policy import completion_log_probs, completion_log_probs_and_entropy, flat_log_probs
 from ogrpo.policy.attention import attend
 from ogrpo.policy.log_probs import token_log_probs
 from tests.policy.tiny import FAMILIES, make_case, ragged_batch

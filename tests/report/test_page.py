@@ -3,14 +3,7 @@
 import pytest
 
 from ogrpo.report.run_dir import RunDir
-from ogrpo.report.run_page import (
-    PageData,
-    certified,
-    keep,
-    page_of,
-    refused,
-    replayed,
-)
+from ogrpo.report.run_page import PageData, certified, keep, page_of, refused, replayed
 from tests.report.make import make_run
 
 

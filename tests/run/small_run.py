@@ -14,15 +14,7 @@ from rich.console import Console
 
 from experiments.grid.train import program_of, sharing
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import (
-    Checkpointing,
-    Data,
-    Evaluation,
-    Judging,
-    Model,
-    Rollout,
-    TrainConfig,
-)
+from ogrpo.config.train import Checkpointing, Data, Evaluation, Judging, Model, Rollout, TrainConfig
 from ogrpo.config.update import Optimizer
 from ogrpo.loop import Parts
 from ogrpo.policy import DecoderConfig

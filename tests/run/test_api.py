@@ -6,12 +6,7 @@ import pytest
 from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import (
-    Checkpointing,
-    Evaluation,
-    Model,
-    Rollout,
-)
+from ogrpo.config.train import Checkpointing, Evaluation, Model, Rollout
 from ogrpo.report import trackers
 from ogrpo.rewards.reward import Reward
 from ogrpo.run import main

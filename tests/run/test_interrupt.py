@@ -1,10 +1,12 @@
-"""Signals end a run between two steps: a terminal that goes away, too."""
+"""Signals end a run between two steps: a terminal that goes away, too. SIGKILL costs nothing."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,20 @@ def test_the_last_lines_of_a_warm_start_that_sigterm_ends_are_ours(tmp_path):
         "no step was taken, and no state is lost; begin again with:",
         f"  ogrpo train {' '.join(options)}",
     ]
+
+
+ROOT = Path(__file__).parents[2]
+SEED = 3
+
+
+@pytest.mark.slow
+def test_killed_at_random_and_resumed_a_run_repeats_its_records_weights_and_data():
+    """With the same seed the kill comes at the same change of a file again."""
+    how = ["--runs", "1", "--most", "1", "--writes", "--seed", str(SEED), "--only", "together"]
+    words = [sys.executable, "-m", "benchmarks.chaos", "kills", *how]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"seed {SEED}" in done.stdout
+    summary = re.search(r"(\d+) of (\d+) runs, killed (\d+) times", done.stdout)
+    assert summary is not None, done.stdout
+    assert summary.groups() == ("1", "1", "1"), done.stdout

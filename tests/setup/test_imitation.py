@@ -8,7 +8,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from rich.console import Console
 
@@ -19,10 +21,11 @@ from ogrpo.learner import state
 from ogrpo.policy import decoder, init_params
 from ogrpo.setup import imitation
 from ogrpo.setup.find_task import check_sources, find_task
-from ogrpo.setup.imitation import demonstration, fitting_lessons
+from ogrpo.setup.imitation import demonstration, fitting_lessons, make_imitate, warm_start
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import make_tokenizer, prepare
 from ogrpo.setup.presets import main_study
+from tests.learner.toy import GRADIENT, V, make_batch, make_params, make_state, policy_fn
 from tests.loop.walk import SUMS, with_options
 from tests.run.small_run import failing
 
@@ -137,3 +140,22 @@ def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
     others = [source for source in sources if str(source) != state.__file__]
     monkeypatch.setattr(imitation, "_sources", lambda: [*others, changed])
     assert folder() != same
+
+
+def test_loss_is_the_mean_negative_log_likelihood():
+    batch = make_batch()
+    log_probs = policy_fn(make_params(), batch, jnp.float32(1)).log_probs
+    expected = -np.asarray(log_probs, np.float64)[np.asarray(batch.completion_mask)].mean()
+    _, loss = make_imitate(GRADIENT, policy_fn)(make_state(), batch, jnp.float32(0.1))
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+def test_imitation_reaches_the_demonstrations_own_frequencies():
+    batch = make_batch(n=1, g=64, t=8)
+    imitate = make_imitate(optax.scale_by_adam(), policy_fn)
+    first = make_state(optax.scale_by_adam())
+    *_, (state, _) = warm_start(first, [batch] * 300, imitate, optax.constant_schedule(0.05))
+    ids = np.asarray(batch.completion_ids)[np.asarray(batch.completion_mask)]
+    frequencies = np.bincount(ids, minlength=V) / ids.size
+    row = np.asarray(state.params["table"][int(batch.prompt_ids[0, -1])], np.float64)
+    np.testing.assert_allclose(np.exp(row) / np.exp(row).sum(), frequencies, atol=2e-3)

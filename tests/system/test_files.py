@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.system.files import (
-    read_json,
-    replacing,
-    replacing_file,
-    write_json,
-    write_text,
-)
+from ogrpo.system.files import read_json, replacing, replacing_file, write_json, write_text
 
 
 def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.tasks.arithmetic import (
-    Teacher,
-    WordProblem,
-    demonstrate,
-    generate,
-    split,
-    vocabulary,
-)
+from ogrpo.tasks.arithmetic import Teacher, WordProblem, demonstrate, generate, split, vocabulary
 from ogrpo.tasks.problems import final_answer
 
 FAULTLESS = Teacher(**dict.fromkeys(vars(Teacher()), 0.0))

@@ -10,12 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import (
-    as_floats,
-    check_axes,
-    check_mask,
-    needed,
-)
+from ogrpo.core.checks import as_floats, check_axes, check_mask, needed
 from ogrpo.core.masked import masked_sum
 from ogrpo.core.objectives import TokenBatch, WeightFn, drift
 from ogrpo.core.ratios import exp_ratio

@@ -21,15 +21,7 @@ from jax.typing import DTypeLike
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import (
-    ENTROPY,
-    LOTS,
-    REFERENCE,
-    VALUES,
-    Algorithm,
-    LooksAt,
-    at_tokens,
-)
+from ogrpo.core.algorithms import ENTROPY, LOTS, REFERENCE, VALUES, Algorithm, LooksAt, at_tokens
 from ogrpo.core.corrections import log_kept_mass, score_centering
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along

@@ -6,14 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ogrpo.rewards.bounded import (
-    BadGold,
-    BoundedVerifier,
-    Pair,
-    Verdict,
-    compare_plain,
-    is_plain,
-)
+from ogrpo.rewards.bounded import BadGold, BoundedVerifier, Pair, Verdict, compare_plain, is_plain
 from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, marker_answer
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse
 from ogrpo.rewards.quantities import parts, surely_wrong

@@ -27,14 +27,7 @@ from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
-from ogrpo.learner.update import (
-    PolicyFn,
-    Recipe,
-    UpdateFn,
-    compute_in,
-    in_order,
-    make_update,
-)
+from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, compute_in, in_order, make_update
 from ogrpo.loop.batches import to_device
 from ogrpo.loop.parts import ScoreFn, stream_seed
 from ogrpo.policy import DecoderConfig, Params, completion_log_probs_and_entropy

@@ -15,8 +15,25 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ogrpo.data.replay import BufferLimits, Experience, ReplayBuffer, TooFewGroups, fifo
-from tests.data.replay.make import LAYOUT, SAMPLERS, contents, experience, facts, opened
+from ogrpo.data.replay import (
+    BufferLimits,
+    Experience,
+    Layout,
+    ReplayBuffer,
+    TooFewGroups,
+    fifo,
+    pack,
+)
+from tests.data.replay.make import (
+    LAYOUT,
+    SAMPLERS,
+    G,
+    contents,
+    experience,
+    facts,
+    opened,
+    versioned,
+)
 
 
 @dataclass
@@ -228,3 +245,35 @@ def test_memory_only_saves_its_state_only_while_empty():
     again = opened(None, (), BufferLimits(uses=1), state=buffer.state())
     assert again.insert([experience(2)]).tolist() == [2]
     assert again.statistics()["inserted"] == 3
+
+
+GROUPS, BATCH = 20_000 // G, 250
+WIDE = Layout(group_size=G, vocab_size=60_000)
+KINDS = pack(versioned(range(BATCH)), WIDE)
+
+
+def batch(number):
+    """Groups of all kinds, other ones for each number, with token ids from the whole vocabulary."""
+    return KINDS._replace(
+        prompt_ids=KINDS.prompt_ids * 200 + number,
+        token_ids=KINDS.token_ids * 200 + number,
+        log_probs=KINDS.log_probs - number,
+        policy_versions=KINDS.policy_versions + number,
+        rewards=KINDS.rewards + number,
+        problems=KINDS.problems + number * BATCH,
+    )
+
+
+def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path):
+    batches = [batch(number) for number in range(2 * GROUPS // BATCH)]
+    limits = BufferLimits(groups=GROUPS)
+    buffer = ReplayBuffer(WIDE, limits, fifo, folder=tmp_path)
+    for columns in batches:
+        buffer.insert_columns(columns)
+    reopened = ReplayBuffer(WIDE, limits, fifo, folder=tmp_path, state=buffer.state())
+    for one in (buffer, reopened):
+        assert len(one) == GROUPS
+        for seed, columns in enumerate(batches[len(batches) // 2 :]):
+            drawn = one.sample(BATCH, seed=seed).columns
+            for name, values in columns._asdict().items():
+                assert np.array_equal(getattr(drawn, name), values), (seed, name)

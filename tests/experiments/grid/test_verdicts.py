@@ -4,14 +4,7 @@ import pytest
 
 from experiments.grid.tables import Table, claims_table, corrected, summary
 from experiments.grid.variants import Variant
-from experiments.grid.verdicts import (
-    Difference,
-    Verdict,
-    claim,
-    holm,
-    mean_and_interval,
-    surviving,
-)
+from experiments.grid.verdicts import Difference, Verdict, claim, holm, mean_and_interval, surviving
 from ogrpo.config.train import TrainConfig
 from tests.experiments.synthetic import row
 

@@ -9,12 +9,7 @@ import jax.numpy as jnp
 from ogrpo.core import surrogates
 from ogrpo.core.checks import Scalar, check_nonnegative, needed
 from ogrpo.core.masked import masked_mean
-from ogrpo.core.objectives.base import (
-    TokenBatch,
-    exact_center,
-    masked_batch,
-    token_loss,
-)
+from ogrpo.core.objectives.base import TokenBatch, exact_center, masked_batch, token_loss
 from ogrpo.core.ratios import log_ratio, mean_log_ratio, prefix_log_ratio
 from ogrpo.core.weights import truncated_weight
 

@@ -16,15 +16,7 @@ from typing import Any
 import numpy as np
 
 from ogrpo.data.replay import segments
-from ogrpo.data.replay.columns import (
-    ANOTHER,
-    Columns,
-    Experience,
-    Int64Array,
-    Layout,
-    keep,
-    pack,
-)
+from ogrpo.data.replay.columns import ANOTHER, Columns, Experience, Int64Array, Layout, keep, pack
 from ogrpo.data.replay.samplers import Sampler
 from ogrpo.data.replay.segments import BrokenSegment, Journal, MisplacedSegment, Segment
 from ogrpo.data.replay.table import Draw, Table

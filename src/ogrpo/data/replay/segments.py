@@ -22,14 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ogrpo.data.replay.columns import (
-    FINISH_REASONS,
-    TOPS,
-    Columns,
-    Int64Array,
-    Layout,
-    join,
-)
+from ogrpo.data.replay.columns import FINISH_REASONS, TOPS, Columns, Int64Array, Layout, join
 from ogrpo.system import lock
 from ogrpo.system.files import replacing, sync_folder
 
