@@ -187,6 +187,7 @@ def measured(files: list[Module]) -> list[tuple[str, str]]:
     texts = [text for file in files for *_, text in docstrings(file)]
     return [
         ("lines", f"{lines:,}"),
+        ("of them docstrings", f"{sum(len(text.splitlines()) for text in texts):,}"),
         ("files", f"{len(files)}"),
         ("functions in 100 lines", f"{100 * len(each) / lines:.1f}"),
         ("median body, lines", f"{statistics.median(map(body_lines, each)):g}"),
