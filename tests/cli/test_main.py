@@ -1,4 +1,7 @@
-"""The commands from end to end on a small file: what they write, print and refuse."""
+"""The commands from end to end on a small file: what they write, print and refuse.
+
+`ogrpo env` describes the machine for a bug report and prints no secret.
+"""
 
 import contextlib
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Pass@k and maj@k against their definitions, counted one by one."""
+"""Intervals against their closed forms and by coverage; Pass@k and maj@k, counted one by one."""
 
 from collections import Counter
 from itertools import combinations, combinations_with_replacement, product

@@ -73,6 +73,7 @@ def test_long_rows_go_through_the_mlp_in_parts(dtype, monkeypatch):
         np.testing.assert_allclose(*wide, atol=close * scale)
 
 
+# Products of rows with a weight, whichever operand goes left, against float64, gradients too.
 # Above and below what goes left: 256 rows, weights of 65,536 entries.
 ROWS = (1, 7, 256, 257, 600)
 WEIGHTS = ((300, 320), (31, 17))

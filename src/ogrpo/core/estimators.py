@@ -1,9 +1,7 @@
-"""Estimators that return one term per sample; the estimate is their mean over the first axis.
+"""Estimators of one term per sample, whose mean is the estimate; caps that minimise the error.
 
 A term per sample is what bias and variance are made of. `every_sample` lists all samples of a small
 outcome space with their probabilities, and `exact_moments` turns estimates into both, exactly.
-
-At the end: caps of importance ratios that minimise the error, exactly or by rate.
 """
 
 from typing import NamedTuple

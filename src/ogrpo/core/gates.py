@@ -1,11 +1,9 @@
-"""Gates `(ratio, advantages) -> coefficient`, per token [..., T]: which tokens may push, how hard.
+"""Gates `(ratio, advantages) -> coefficient`, per token [..., T], and what caps leave.
 
-A gate is held constant by whoever applies it (`score`, `gated`): its gradient is never taken. Where
-the ratio is NaN so is the gate, since a comparison with NaN would quietly keep or drop the token.
-Gates multiply. What looks at whole sequences or at the whole batch is called a mask,
-and takes the log-ratios and the mask of the tokens beside.
-
-At the end: the share of completions that a cap on the product of ratios leaves, by their length.
+A gate says which tokens may push, and how hard. It is held constant by whoever applies it (`score`,
+`gated`): its gradient is never taken. Where the ratio is NaN so is the gate, as a comparison with
+NaN would quietly keep or drop the token. Gates multiply. What looks at whole sequences or at the
+whole batch is called a mask, and takes the log-ratios and the mask of the tokens beside.
 """
 
 import jax

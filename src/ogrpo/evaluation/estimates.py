@@ -1,7 +1,8 @@
 """Means, Pass@k and maj@k of held-out outcomes, with 95 % intervals clustered by problem.
 
-Outcomes are `[prompts, samples]`. NaN marks a completion without a verdict: it is left out, never
-counted as wrong. Samples of one prompt are not independent, so that the prompts are the unit.
+Outcomes are `[prompts, samples]`; numpy is all that is needed. NaN marks a completion without a
+verdict: it is left out, never counted as wrong. Samples of one prompt are not independent, so that
+the prompts are the unit.
 Pass@k and maj@k are of n >= k samples a prompt, and unbiased.
 
 The vote is counted exactly: drawing k of n samples without return is drawing each by itself with

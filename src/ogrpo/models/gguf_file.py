@@ -3,10 +3,10 @@
 llama.cpp writes sizes as fields `ARCHITECTURE.NAME`, tensors under names of its own, and the rows
 of q and k of *llama* models in the order of its interleaved rotary embedding, which is undone here.
 
-Of tokenizers only byte-level BPE is read (`tokenizer.ggml.model` gpt2). How a text is cut before
-its pairs are merged is code in llama.cpp, named by `tokenizer.ggml.pre`: a name that is not known
-here is refused, since a wrong cut gives other tokens than the model was trained on without any
-error.
+Of tokenizers, made as transformers has them, only byte-level BPE is read (`tokenizer.ggml.model`
+gpt2). How a text is cut before its pairs are merged is code in llama.cpp, named by
+`tokenizer.ggml.pre`: a name that is not known here is refused, since a wrong cut gives other tokens
+than the model was trained on without any error.
 """
 
 import re

@@ -39,7 +39,7 @@ from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import in_one_call
 
 MAX_LOGITS = 1 << 27
-"""Logits held at once, the default of `head.token_log_probs`."""
+"""Logits held at once, the default of `log_probs.token_log_probs`."""
 
 
 REMAT = ("none", "products", "full")
@@ -184,7 +184,7 @@ def _low_rank(config: DecoderConfig, layout: Layout, adapter: Adapter, width: in
 def recompute_flops(
     config: DecoderConfig, layout: Layout, *, remat: str, max_logits: int = MAX_LOGITS
 ) -> Flops:
-    """Returns what a backward pass computes a second time: see `decoder.run_layers`, `head`.
+    """Returns what a backward pass computes a second time: see `decoder.run_layers`, `log_probs`.
 
     With `remat` "products" or "full" the attention, with "full" also the projections, except the
     MLP's last, whose result no gradient needs. Attention by blocks computes its scores again, and

@@ -4,7 +4,8 @@
     the last prompt position predicts token 0 of every completion; position t predicts token t + 1
 
 Norms, projections and MLP see one flat row of tokens; only attention knows the group: a prompt
-attends to itself, and a completion to its prompt's keys, which are stored once, and to itself.
+attends to itself, and a completion to its prompt's keys, which are stored once, and to itself. The
+widest part of the computation is the last: log-probs of tokens from hidden states.
 """
 
 from collections.abc import Callable

@@ -32,7 +32,7 @@ _NONE |= dict.fromkeys(_FAILED.values(), 0)
 
 
 class Tally:
-    """Counts since its making, for each of some rewards by name."""
+    """Counts since its making, from several threads, for each of some rewards by name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._before: dict[str, float] = {}

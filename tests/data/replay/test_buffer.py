@@ -265,6 +265,7 @@ def batch(number):
 
 
 def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path):
+    """Half of what came was evicted, and the others are the same bit for bit."""
     batches = [batch(number) for number in range(2 * GROUPS // BATCH)]
     limits = BufferLimits(groups=GROUPS)
     buffer = ReplayBuffer(WIDE, limits, fifo, folder=tmp_path)
