@@ -82,7 +82,7 @@ GRIDS = {
     "rec": "off-policy REINFORCE, GRPO and their kin on fresh, stale and fixed samples",
     "ablation": "the dials of off-policy GRPO one at a time, as arXiv:2505.22257 has them",
     "clip-vs-is": "clips and importance weights, alone, together, and weights in trust regions",
-    "noise": "a share of the rewards told the other way round: who amplifies it?",
+    "noise": "a share of the rewards flipped: which method amplifies it?",
     "boundary": "how stale samples may be, by scheme and learning rate, and what warns first",
     "variance": "errors of off-policy estimators against staleness, measured and predicted",
     "operating-points": "which buffer, sampler, replay ratio and controller for which budget",

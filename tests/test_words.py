@@ -1,4 +1,4 @@
-"""Names and docstrings are in the field's words: docs/glossary.md, rules and numbers in docs/house.py.
+"""Names and docstrings are in the field's words: CONTRIBUTING.md, rules and numbers in docs/house.py.
 
 `python docs/house.py --words` prints the places of what the test refuses.
 """
@@ -47,6 +47,6 @@ class H:
     assert file.package == "core"
 
 
-def test_the_glossary_names_each_word_that_is_refused():
-    page = (house.ROOT / "docs/glossary.md").read_text()
+def test_contributing_names_each_word_that_is_refused():
+    page = (house.ROOT / "CONTRIBUTING.md").read_text()
     assert all(f"`{word}`" in page for word in house.DIALECT)

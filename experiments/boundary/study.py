@@ -66,9 +66,9 @@ WATCHED = (*(n for n in WARNINGS if n != "grad_variance"), "clipped", "tokens/co
 RATES = (2e-4, 6e-4, 2e-3)
 SLOW, MIDDLE, FAST = ({"rate": rate, "sync_interval": 100} for rate in RATES)
 COMPARED: tuple[tuple[str, str, str, Relation, str, Pick], ...] = (
-    ("2e-4", "the clip gains on neither", "clip", "above", "neither", SLOW),
-    ("6e-4", "the clip gains on neither", "clip", "above", "neither", MIDDLE),
-    ("2e-3", "the clip gains on neither", "clip", "above", "neither", FAST),
+    ("2e-4", "the clip alone is above no correction", "clip", "above", "neither", SLOW),
+    ("6e-4", "the clip alone is above no correction", "clip", "above", "neither", MIDDLE),
+    ("2e-3", "the clip alone is above no correction", "clip", "above", "neither", FAST),
     ("2e-4", "weights are above the clip", "weights", "above", "clip", SLOW),
     ("6e-4", "weights are below the clip", "weights", "below", "clip", MIDDLE),
     ("2e-3", "both are below the clip", "clip and weights", "below", "clip", FAST),

@@ -293,7 +293,6 @@ def parse(kind: type[Study], options: Sequence[str]) -> Study:
         prog=f"python -m experiments.run {kind.name}",
         args=[*options],
         default=default.quickened() if known.quick else default,
-        config=(tyro.conf.FlagCreatePairsOff,) if {"-h", "--help"} & {*options} else (),
     )
     check_preset(study.base)
     return study

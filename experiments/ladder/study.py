@@ -352,7 +352,7 @@ def saved(rows: Rows, task: str) -> Table:
                 if one == label
                 and (trials is other or difference(trials, other, name).interval[1] > -MARGIN)
             ]
-            line.append(f"{min(enough):,}" if enough else "none tried")
+            line.append(f"{min(enough):,}" if enough else "more than tried")
         lines.append(line)
     named = other[0]["label"] if other else "–"
     caption = (

@@ -3,7 +3,7 @@
 Command: python -m experiments.run noise
 Hardware and time: two CPU cores, 180 cells of about 4 CPU-seconds and 4 programs to compile.
 
-A share of the training rewards is told the other way round (`--reward.flip`); held-out answers are
+A share of the training rewards is flipped (`--reward.flip`); held-out answers are
 judged as they are. Each method loses some Pass@1 by that; what RED-Weight loses beyond REINFORCE,
 seed by seed, is what it amplifies. Each method has its own learning rate at each share of flips,
 the best of `rates` on problems whose judge makes no mistake, as one would have it.
@@ -71,7 +71,7 @@ class NoiseStudy(TunedStudy):
     methods: tuple[str, ...] = ("REINFORCE", "GRPO", "RED-Drop", "RED-Weight")
     """Which to run, by the names of `rec`; what the others lose is held against the first."""
     flips: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4)
-    """Shares of the training rewards that are told the other way round."""
+    """Shares of the training rewards that are flipped."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,7 +141,7 @@ def flip_plot(rows: Rows, methods: Sequence[str]) -> Figure:
         means, errors = np.array([mean_and_interval(ends[flip]) for flip in flips]).T
         axes.plot(flips, means, color=color, label=method)
         axes.fill_between(flips, means - errors, means + errors, color=color, alpha=0.15)
-    axes.set_xlabel("share of the training rewards told the other way round")
+    axes.set_xlabel("share of the training rewards that is flipped")
     axes.set_ylabel("final Pass@1, sampled, judged truly")
     axes.legend()
     return figure

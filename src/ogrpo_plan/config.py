@@ -149,7 +149,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Serve:
-    """The NPUs that draw completions."""
+    """The accelerators that draw completions."""
 
     devices: Count = 8
     memory_gib: Positive = 64.0

@@ -118,11 +118,9 @@ def parse_config(
     typed, rest = early.parse_known_args([*options])
     values = {} if typed.config is None else read_file(typed.config)
     config = changed(base(rest, values), values, f"--config {typed.config}: ")
-    # Help lists a flag once; elsewhere `--flag` and `--no-flag` are both understood.
-    once = (tyro.conf.FlagCreatePairsOff,) if {"-h", "--help"} & {*rest} else ()
     description = "\n\n".join(filter(None, (title, HELP, more)))
     config = tyro.cli(
-        type(config), prog=program, args=rest, default=config, description=description, config=once
+        type(config), prog=program, args=rest, default=config, description=description
     )
     if typed.print_config:
         print(as_file(config), end="")
@@ -151,6 +149,7 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     parser.add_argument("--preset")
     parser.add_argument("--run-dir", "--run_dir", type=Path)
     parser.add_argument("--data.path", "--data-path", dest="data_path")
+    parser.add_argument("--model.path", "--model-path", dest="model_path")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--resume-from", "--resume_from")
     early = parser.parse_known_args([*options])[0]  # they say which config the others change
@@ -162,9 +161,15 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
             return resumed
         data = values.get("data")
         files = early.data_path or (data.get("path") if isinstance(data, dict) else None)
-        name = early.preset or values.get("preset") or preset
+        named = early.preset or values.get("preset")
+        name = named or preset
         if not isinstance(name, str):
             raise ValueError(f"preset is {name!r:.60}: give its name")
+        if early.model_path and not named and preset == "default":
+            raise ValueError(
+                f"--model.path is {early.model_path}, and the preset `default` has the learning"
+                " rate of a decoder that it makes: name --preset none, or one of a real model"
+            )
         return make_preset(name, on_files=files is not None)
 
     presets = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in PRESETS.items()]

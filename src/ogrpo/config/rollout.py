@@ -42,9 +42,9 @@ class Servers:
     """Seconds until a request without a whole answer is given to another server: more than the
     longest completions take."""
     patience: Positive = 120.0
-    """Seconds without any answer of a server until the run ends, with what each said last."""
+    """Seconds without any answer of a server after which the run ends, with what each said last."""
     attempts: Count = 6
-    """Answers to one request that cannot be used until the run ends."""
+    """Unusable answers to one request after which the run ends."""
     per_server: Count = 32
     """Requests in flight at one server at most; each asks for the completions of one prompt."""
     tolerance: OptionalPositive = None
@@ -65,6 +65,7 @@ class Rollout(Servers):
     """G: completions of one prompt. One alone needs an advantage without siblings, such as
     --override.advantage leave_prompt_out."""
     temperature: Positive = 1.0
+    """Of the samples, and of all log-probs that are trained on."""
     top_k: Index = 0
     """Draw from so many of the likeliest tokens; 0 is all."""
     top_p: PositiveShare = 1.0

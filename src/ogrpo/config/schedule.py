@@ -25,7 +25,7 @@ class Schedule:
     steps: Count = 240
     """Steps in the whole run."""
     updates_per_batch: Annotated[Count, also("--schedule.i")] = 1
-    """SGD iterations on each batch that is drawn (the papers' i)."""
+    """Updates on each batch that is drawn (the papers' i)."""
     sync_interval: Annotated[Count, also("--schedule.v")] = 1
     """Steps between two synchronisations of the server's weights (the papers' v)."""
     sync_offset: Index = 0

@@ -70,8 +70,8 @@ class Model:
 
     path: Path | None = None
     """A Hugging Face folder (config.json, *.safetensors, tokenizer.json), a GGUF file, or a known
-    name such as smollm2-135m, whose weights are fetched once (docs/models.md). Without it, a small
-    Qwen2 decoder is warm-started in this process."""
+    name such as smollm2-135m, whose weights are fetched once (docs/models.md). Training without it
+    makes a small Qwen2 decoder, which first imitates; evaluation needs it."""
     random: Literal["none", "tiny", "qwen2.5-0.5b"] = "none"
     """Random weights of a known shape instead: proves a path, learns nothing quickly."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -91,6 +91,7 @@ class WarmStart:
     """Imitation before RL: of a careless teacher or of the task's worked solutions."""
 
     steps: Count = 1200
+    """Updates of imitation."""
     batch: Count = 32
     """Problems in a batch."""
     learning_rate: OptionalPositive = None
@@ -135,8 +136,8 @@ class Judging:
     weights: tuple[float, ...] = ()
     """Of the rewards in their sum, in the order of --rewards; default: 1 each."""
     flip: Annotated[float, Interval(ge=0, le=0.5), metavar("FLOAT in [0, 0.5]")] = 0.0
-    """Chance that the reward of a training completion, 0 or 1, is told the other way round: noise
-    on purpose, drawn by the run's seed and counted. Held-out answers are judged as they are."""
+    """Chance that the reward of a training completion, 0 or 1, is flipped: noise on purpose,
+    drawn by the run's seed and counted. Held-out answers are judged as they are."""
 
 
 Draws = Literal["fifo", "uniform", "fresh", "unused", "advantage", "positives", "stratified"]
@@ -280,8 +281,9 @@ class TrainConfig:
     """Method, whole: its loss, advantage, reduction and published settings; in Python an
     `Algorithm` too."""
     seed: Index = 0
+    """Seed of everything but the generated problems (--data.seed)."""
     run_dir: Path | None = None
-    """Where everything is written; default: runs/gsm8k-<date>-<time>."""
+    """Where everything is written; default: runs/TASK-<date>-<time>."""
     resume: bool = False
     """Go on with the run in --run-dir from its newest checkpoint."""
     resume_from: OptionalIndex = None

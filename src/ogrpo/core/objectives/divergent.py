@@ -58,8 +58,9 @@ def dppo_tv(
     high: Scalar = 0.15,
     cap: Scalar = 10.0,
 ) -> jax.Array:
-    """DPPO-TV: -sg(M min(rho, cap)) A log pi, M shut where a step leads outward and |pi - mu| is
-    beyond high (A > 0) or low (A < 0).
+    """DPPO-TV: -sg(M min(rho, cap)) A log pi, M = 0 outward of |pi - mu| = high or low.
+
+    Outward is a step to more of the token beyond high (A > 0), or to less beyond low (A < 0).
 
     Source: Qi et al. (2026, arXiv:2602.04879), binary TV; reduces with `token_mean`.
 
