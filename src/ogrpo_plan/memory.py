@@ -194,7 +194,9 @@ def activation_bytes(plan: Plan) -> int:
     Adapters add one number a rank, projection and token.
     """
     config, train, adapter = plan.model.decoder(), plan.train, plan.model.adapter
-    layout, size = flops.padded(**device_shape(plan), step=None), ITEMSIZE[plan.model.compute]
+    keys = plan.batch.prompt_length + plan.batch.max_tokens
+    step, size = attention.step_of(train.attention, keys, "gpu"), ITEMSIZE[plan.model.compute]
+    layout = flops.padded(**device_shape(plan), step=step)
     hidden = flops.activation_bytes(config, layout, itemsize=size, remat="full")
     if train.remat == "full":
         return hidden

@@ -120,6 +120,16 @@ REFUSED = [
     ({"mesh.data": 3}, r"mesh\.data is 3, .* cannot be cut over mesh\.data \* mesh\.fsdp devices"),
     ({"optimizer.batching": "ragged"}, "batching is 'ragged': choose one of.*padded.*packed"),
     ({"schedule.offline": True}, r"schedule\.warmup is 0: give the number of batches"),
+    (
+        {
+            "certificate.delta": 0.05,
+            "schedule.sync_offset": 1,
+            "rollout.workers": 2,
+            "rollout.in_flight": "abort",
+            "rollout.url": ("http://127.0.0.1:8000",),
+        },
+        r"certificate\.delta is 0\.05, whose evidence may not be chosen .*in-flight abort does",
+    ),
     ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
     ({**NAMED, "processes.id": 2}, "processes.id is 2"),
 ]

@@ -7,6 +7,7 @@ import pytest
 
 from ogrpo.cli.options import parse
 from ogrpo.config.method import algorithm, check, knobs, region_fn, silent, title
+from ogrpo.config.rollout import Rollout
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.update import Knobs, Optimizer, Override, Region
 from ogrpo.core.algorithms import ALGORITHMS, GATES
@@ -93,6 +94,14 @@ REFUSED = {
             algorithm="asymre", optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
         ),
         r"under asymre groups of equal rewards carry one: give --override\.mask-zero-variance",
+    ),
+    "sets as large as a group": (
+        main_study(algorithm="maxpo", rollout=Rollout(group_size=2)),
+        r"rollout\.group-size is 2, and maxpo holds sets of 2 completions .* above knobs\.k",
+    ),
+    "sets larger than a group": (
+        main_study(algorithm="pass_at_k", knobs=Knobs(k=9)),
+        r"knobs\.k is 9, and pass_at_k holds sets of 9 completions",
     ),
     "groups that are split by tokens": (
         main_study(algorithm="opmd_pairwise", optimizer=BY_TOKENS),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ogrpo.batch import take
+from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers
 from ogrpo.learner.update import gradient, weigh
@@ -42,6 +43,11 @@ def test_it_is_unbiased_over_all_draws_of_groups():
     draws = [take(batch, np.array(pair)) for pair in product(range(3), repeat=n)]
     estimates = [float(spread(make_state(), draw, GIVEN)["grad_variance"]) for draw in draws]
     np.testing.assert_allclose(np.mean(estimates), truth, rtol=1e-5)
+
+
+def test_a_loss_that_looks_at_the_whole_batch_has_no_gradient_of_a_group():
+    with pytest.raises(ValueError, match="the loss of m2po is not a sum over groups"):
+        make_noise(make_recipe()._replace(algorithm=ALGORITHMS["m2po"]))
 
 
 def test_one_group_has_no_variance_to_measure():

@@ -11,6 +11,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from ogrpo import policy
+from ogrpo.kernels.attention import kernel, step_of
 from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, flops, lora, sample
@@ -58,8 +59,8 @@ KEEP = {
 }
 
 
-def loss(config, remat, max_logits=flops.MAX_LOGITS):
-    fixed = {"log_probs_fn": partial(token_log_probs, max_logits=max_logits)}
+def loss(config, remat, max_logits=flops.MAX_LOGITS, **functions):
+    fixed = {"log_probs_fn": partial(token_log_probs, max_logits=max_logits), **functions}
 
     def total(params, batch):
         log_probs = completion_log_probs(params, config, batch, 1.0, keep_fn=KEEP[remat], **fixed)
@@ -103,9 +104,9 @@ def test_chunks_of_logits_are_computed_again():
     assert whole.head == 0
 
 
-def adapted(config, remat, adapter, shape):
+def adapted(config, remat, adapter, shape, **functions):
     """A loss of the trained parameters first, and the shapes of its arguments."""
-    total, batch = loss(config, remat), full_batch(**shape)
+    total, batch = loss(config, remat, **functions), full_batch(**shape)
     if adapter is None:
         return total, (param_shapes(config), batch)
     draw = partial(lora.split, rank=adapter.rank, alpha=1.0, targets=adapter.targets)
@@ -133,21 +134,29 @@ def test_update_flops_are_the_products_of_the_traced_gradient(family, shape, rem
     assert choice is None or update < flops.update_flops(config, layout, remat=remat).total
 
 
-@pytest.mark.parametrize(("remat", "rank"), [("products", 0), ("full", 0), ("products", 2)])
-def test_layers_keep_activation_bytes_and_rank_numbers_a_token_more(remat, rank):
-    """The residuals with an axis of layers and one of tokens; adapters' wide results are none."""
+@pytest.mark.parametrize(
+    ("remat", "rank", "attention"),
+    [
+        *(("products", 0, "plain"), ("full", 0, "plain"), ("products", 2, "plain")),
+        *(("products", 0, "blocked"), ("full", 0, "blocked")),
+    ],
+)
+def test_layers_keep_activation_bytes_and_rank_numbers_a_token_more(remat, rank, attention):
+    """The residuals with an axis of layers that are no parameters; adapters' wide results are none."""
     config = make_config(num_layers=5)
     targets = lora.TARGETS["all"]
-    function, shapes = adapted(config, remat, Adapter(rank, targets) if rank else None, SHAPE)
+    adapter, mix = Adapter(rank, targets) if rank else None, kernel(attention)
+    function, shapes = adapted(config, remat, adapter, SHAPE, attention_fn=mix)
 
     def residuals(trained, *others):
         return jax.vjp(lambda trained: function(trained, *others), trained)[1]
 
-    n, g, p, t = SHAPE.values()
-    tokens = ((LAYOUT.tokens,), (n, p + g * t))
+    parameters = {x.shape for x in jax.tree.leaves(shapes[:-1])}
     leaves = jax.tree.leaves(jax.eval_shape(residuals, *shapes))
-    kept = [x for x in leaves if x.shape[:1] == (config.num_layers,) and x.shape[1:-1] in tokens]
-    counted = flops.activation_bytes(config, LAYOUT, itemsize=4, remat=remat)
+    layers = [x for x in leaves if x.shape[:1] == (config.num_layers,)]
+    kept = [x for x in layers if x.shape not in parameters]
+    layout = padded(**SHAPE, step=step_of(attention, 1, "cpu"))
+    counted = flops.activation_bytes(config, layout, itemsize=4, remat=remat)
     narrow = 4 * config.num_layers * LAYOUT.tokens * rank * len(targets)
     assert sum(x.size * np.dtype(x.dtype).itemsize for x in kept) == counted + narrow
 

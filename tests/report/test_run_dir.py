@@ -35,6 +35,10 @@ def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
     run = RunDir.create(tmp_path / "run")
     run.metrics.write_text('{"step": 1, "kl": NaN}\n{"step": 2, "kl": 0.5}\n')  # of before
     run.tokens.write_text('{"step": 1, "completions": []}\n{"step": 2, "completions": []}\n')
+    run.certificates.write_text('{"step": 1}\n{"step": 2}\n')
+    run.rewind(1, beside=2)  # the evaluation of step 2 has failed
+    assert [line["step"] for line in run.read_tokens()] == [1, 2]
+    assert len(run.certificates.read_text().splitlines()) == 2
     run.rewind(1)
     run.rewind(1)
     assert run.read_metrics() == [{"step": 1, "kl": None, "nonfinite": ["kl"]}]

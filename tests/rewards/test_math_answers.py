@@ -72,6 +72,12 @@ ANSWERS = [
     # What math-verify alone would pass over (ogrpo.rewards.quantities).
     (r"5\text{ m}", ["500 cm", r"0.005\text{ km}", "5"], ["5 km", r"50\text{ cm}", r"5\text{ kg}"]),
     (r"5\text{ m}^3", ["5", r"5000000\text{ cubic cm}"], [r"5\text{ m}^2", r"5\text{ m}"]),
+    (r"12\text{ m}", [r"1,200\text{ cm}", r"1{,}200\text{ cm}"], [r"1,300\text{ cm}"]),
+    (r"1\text{ L}", [r"1000\text{ mL}", r"1000\text{ cm}^3"], [r"1\text{ mL}", r"1\text{ m}^3"]),
+    (r"\$50", [r"5000\text{ cents}", "50"], [r"50\text{ cents}"]),
+    (r"50\text{ cents}", [r"\$0.50", "50"], [r"\$50"]),
+    ("12.5", [r"12.5\%", "12.50 %"], [r"1.25\%"]),
+    (r"12.5\%", ["12.5", "0.125"], ["1.25"]),
     (r"30\text{ minutes}", [r"\frac12\text{ hour}", "30"], [r"30\text{ s}", r"30\text{ hours}"]),
     (r"10\text{ a.m.}", ["10"], [r"10\text{ p.m.}"]),
     ("6", [], [r"6\text{ or fewer}", r"\text{more than } 6"]),

@@ -120,6 +120,23 @@ def test_a_signal_ends_the_server_with_all_its_processes():
     assert gone(child)
 
 
+def test_a_hangup_that_nohup_ignores_ends_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        supervisor = supervising(CHILDREN, 0, port=free_port())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with supervisor:
+        child = int(supervisor.stdout.readline())
+        supervisor.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            supervisor.wait(0.5)
+        assert alive(child)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(30) == 0
+    assert gone(child)
+
+
 @pytest.mark.parametrize(("code", "result"), [(3, 3), (0, 1)])
 def test_a_server_that_dies_is_started_again_and_leaves_no_child(code, result):
     """vLLM's own code is 0 when its engine died."""

@@ -70,6 +70,16 @@ def test_a_clock_that_jumps_back_takes_no_newer_release_for_an_older_one(tmp_pat
     assert sorted(f.name for f in tmp_path.iterdir()) == ["v000001", "v000002"]
 
 
+def test_what_is_no_release_stays(tmp_path):
+    for name in ("v1_base", "v2.5-data", "v3", "v000007"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("mine")
+    store = Store(tmp_path)
+    for version in range(4):
+        store.write(policy(version), version)
+    assert len([*tmp_path.glob("v*/model.safetensors")]) == 4 + 2
+
+
 def test_a_failed_write_leaves_no_release(tmp_path):
     store = Store(tmp_path)
     bad = policy()

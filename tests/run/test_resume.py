@@ -179,10 +179,15 @@ STORY = [
 
 
 @pytest.mark.slow
-def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(whole, tmp_path):
+def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(tmp_path):
     """What is whole is saved first, and the way on is told beside the error."""
-    folder = tmp_path / "run"
-    config = replace(SMALL, checkpoint=Checkpointing(every=4))  # the others are of the errors
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    config = replace(
+        SMALL,
+        checkpoint=Checkpointing(every=4),  # the others are of the errors
+        evaluation=replace(SMALL.evaluation, token_samples=2),
+    )
+    go(whole, config)
     for n, (part, error, call, step, said) in enumerate(STORY):
         with pytest.raises(BaseException) as caught:  # noqa: PT011 - which, is compared
             go_with(folder, {part: failing(error, call)}, config, resume=n > 0)
@@ -193,3 +198,4 @@ def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(whole, 
         assert max(int(entry.name) for entry in (folder / "checkpoints").iterdir()) == step
     go(folder, config, resume=True)
     assert left(folder) == left(whole)
+    assert RunDir(folder).tokens.read_bytes() == RunDir(whole).tokens.read_bytes()

@@ -44,6 +44,13 @@ def test_a_file_becomes_a_task(tmp_path):
     )
 
 
+def test_solutions_are_found_where_the_first_row_has_none():
+    made = [
+        {"prompt": f"{i} ?", "answer": "1"} | ({"solution": "1"} if i else {}) for i in range(9)
+    ]
+    assert Task.from_iterable(made, rewards=[right]).solutions == "solution"
+
+
 def test_the_prompt_is_found_by_its_name_or_named():
     for name in ("prompt", "question", "problem"):
         made = [{name: f"{i} ?", "answer": "1"} for i in range(4)]

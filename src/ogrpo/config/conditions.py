@@ -111,6 +111,12 @@ FITS: Table = (
         "which is about whole policies, and rollout.keep-sampling-mask cuts them: leave one out",
     ),
     (
+        "certificate.delta",
+        lambda c: c.schedule.sync_offset == 0 or c.rollout.in_flight == "wait",
+        "whose evidence may not be chosen by its length, as rollout.in-flight {c.rollout.in_flight}"
+        " does: leave one out",
+    ),
+    (
         "certificate.pairs",
         lambda c: not c.rollout.url,
         "and servers draw with random numbers of their own: leave it out, or --rollout.url",

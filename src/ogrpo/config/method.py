@@ -205,6 +205,12 @@ FITS: Table = (
         + ", with no weight, no gate but token and no trust region",
     ),
     (
+        "rollout.group-size knobs.k",
+        lambda m: m.knobs.get("k", 0) < m.config.rollout.group_size,
+        "and {method} holds sets of {knobs[k]:g} completions against what they leave out: give a"
+        " rollout.group-size above knobs.k",
+    ),
+    (
         "logs.path",
         lambda m: STEPS not in m.method.reads,
         "but {title} reads rewards of steps, which a log has none of",

@@ -206,7 +206,8 @@ class Evaluation:
     """Temperature of the sampled Pass@1."""
     gradient_variance: bool = True
     """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
-    a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt."""
+    a backward pass and two copies of the weights' size. Not on a mesh, nor with one prompt, nor
+    where a token's loss depends on the whole batch (m2po, kl_cov)."""
     token_samples: Index = 8
     """Completions of each evaluated step's first batch that the run keeps token by token in
     tokens.jsonl, for the page: half of them with the largest ratios. They cost a forward pass of

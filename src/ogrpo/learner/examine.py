@@ -138,16 +138,19 @@ def make_noise(recipe: Recipe) -> NoiseFn:
     """Returns the jitted `(state, batch, hypers) -> metrics` of the noise of an update's gradient.
 
     With g_k the gradient of group k's loss total and c the batch's count, the update's gradient is
-    sum_k g_k / c, and N/(N - 1) (sum_k |g_k|^2 - |sum_k g_k|^2 / N) / c^2 estimates the trace of
-    its covariance, were groups drawn anew: unbiased for independent groups, c taken as fixed.
+    sum_k g_k / c, as losses add up over groups, and N/(N - 1) (sum_k |g_k|^2 - |sum_k g_k|^2 / N)
+    / c^2 estimates the trace of its covariance, were groups drawn anew: unbiased for independent
+    groups, c taken as fixed.
 
     Returns:
       grad_variance: that estimate. grad_snr: squared norm of the gradient, less its own noise, over
       that estimate; below 0 where the gradient cannot be told from noise.
 
     Raises:
-      ValueError: when called with fewer than two groups.
+      ValueError: the method's loss looks at the whole batch; or fewer than two groups are given.
     """
+    if not recipe.algorithm.adds_up:
+        raise ValueError(f"the loss of {recipe.algorithm.name} is not a sum over groups")
     single = recipe._replace(microbatches=1, skip_zero_variance=False, packed=False)
 
     def squared_norm(tree: Params) -> Array:

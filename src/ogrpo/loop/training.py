@@ -13,7 +13,7 @@ A policy version is the number of the step at which its weights were published, 
 `step - version` is the staleness in steps. Every figure of metrics.jsonl is assembled here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from ogrpo.core.algorithms import REFERENCE
@@ -34,7 +34,7 @@ record without one."""
 
 def train(
     state: LoopState, parts: Parts, before_evaluation: BeforeEvaluation = lambda *_: None
-) -> Iterator[tuple[LoopState, Record]]:
+) -> Generator[tuple[LoopState, Record], None, None]:
     """Runs the remaining steps, yielding the state and a metrics record after each.
 
     A fresh run first yields the evaluation of the initial policy as step 0's record. With several

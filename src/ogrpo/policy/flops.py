@@ -292,7 +292,8 @@ def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, re
     """Returns the bytes that the layers keep for the backward pass of a part.
 
     Of each token and layer the input, and with `remat` "products" also the results of the
-    projections that a gradient needs (all but the MLP's last).
+    projections that a gradient needs (all but the MLP's last); where attention is by blocks its
+    output, and a float32 for each head.
 
     Raises:
       ValueError: "none", where it is XLA's choice which element-wise results to keep, or not one of
@@ -303,7 +304,12 @@ def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, re
         raise ValueError(f"remat {remat!r}: what it keeps is not counted; take products or full")
     if not all_again:
         width += sum(side.outputs for name, side in config.projections.items() if name != MLP[-1])
-    return itemsize * config.num_layers * layout.tokens * width
+    heads = 0 if all_again or not layout.blocked else config.num_heads
+    return (
+        config.num_layers
+        * layout.tokens
+        * (itemsize * (width + heads * config.head_dim) + 4 * heads)
+    )
 
 
 def logits_bytes(config: DecoderConfig, layout: Layout, *, max_logits: int = MAX_LOGITS) -> int:

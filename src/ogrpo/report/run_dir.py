@@ -283,16 +283,17 @@ class RunDir:
         """Sampled completions of the steps that were evaluated; [] of runs that kept none."""
         return read_records(self.tokens)
 
-    def rewind(self, step: int, *, keep: bool = False) -> Rewound:
+    def rewind(self, step: int, *, beside: int | None = None, keep: bool = False) -> Rewound:
         """Drops the records after `step`, which the resumed run will write again.
 
         Args:
           step: the last that stays.
+          beside: the last of the token samples and certificates that stays; default: `step`.
           keep: adds those that go to `metrics.aside.jsonl`.
         """
-        for beside in (self.tokens, self.certificates):
-            if beside.exists():
-                rewind(beside, step, None)
+        for file in (self.tokens, self.certificates):
+            if file.exists():
+                rewind(file, step if beside is None else beside, None)
         return rewind(self.metrics, step, self.aside if keep else None)
 
     def metrics_writer(self) -> MetricsWriter:

@@ -20,6 +20,7 @@ from ogrpo.rewards.text import (
     undelimited,
     unwrapped,
     upright_constants,
+    without_percent,
 )
 
 __all__ = ["MathReward", "Outcome", "RewardCounts", "VerdictMemory"]
@@ -125,6 +126,9 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
     inside, gold = plain_writing(undelimited(unboxed(answer))), plain_writing(undelimited(gold))
     if is_plain(inside) and is_plain(gold):
         return compare_plain(inside, gold)
+    bare = without_percent(inside), without_percent(gold)
+    if all(map(is_plain, bare)) and compare_plain(*bare) == "correct":
+        return "correct"  # math-verify leaves the sign out of whole numbers alone
     if not inside:
         return "unparsable"
     if is_text(gold):

@@ -46,7 +46,7 @@ _SIZES = {
         "day": "86400",
         "week": "604800",
     },
-    "fluid": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
+    "length^3": {"ml milliliter millilitre": "1/1000000", "l L liter litre": "1/1000"},
     "money": {"cent": "1/100", "dollar": "1"},
     "before noon": {"a.m am": "1"},
     "after noon": {"p.m pm": "1"},
@@ -62,6 +62,8 @@ _QUANTITY = re.compile(
     r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?\.?\Z",
     re.S,
 )
+_DOLLARS = re.compile(r"\\?\$\s*(?P<number>[0-9][0-9.,{}]*)\Z")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _SPACES = re.compile(r"\\[ ,;!]|~")
 _QUALIFIED = re.compile(
     r"\b(?:or (?:fewer|less|more|greater)|at (?:least|most)|(?:fewer|less|more|greater) than)\b"
@@ -91,6 +93,8 @@ def quantity(text: str) -> Quantity | None:
     True
     """
     plain = _SPACES.sub(" ", without_wrappers(text)).strip()
+    if dollars := _DOLLARS.match(plain):
+        return Quantity(dollars["number"], UNITS["dollar"])
     match = _QUANTITY.match(plain)
     if match is None or (len(match["words"]) == 1 and plain == text.strip()):
         return None
@@ -145,7 +149,8 @@ def parts(answer: str, gold: str) -> list[str]:
     ours, theirs = quantity(answer), quantity(gold)
     if ours and theirs and ours.unit != theirs.unit:
         ratio = ours.unit.size / theirs.unit.size
-        return [rf"({ours.number}) \cdot \frac{{{ratio.numerator}}}{{{ratio.denominator}}}"]
+        number = _THOUSANDS.sub("", ours.number)  # (1,200) would be a pair
+        return [rf"({number}) \cdot \frac{{{ratio.numerator}}}{{{ratio.denominator}}}"]
     if (based := _BASE_N.match(answer)) and "_" not in gold:
         try:
             return [str(int(based[1], int(based[2])))]

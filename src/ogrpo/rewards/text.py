@@ -26,6 +26,7 @@ _DELIMITED = re.compile(
     r"|\\\[(?P<display>(?:(?!\\[\[\]]).)+)\\\]\Z",
     re.S,
 )
+_PERCENT = re.compile(r"\s*\\?%\Z")
 _UPRIGHT = re.compile(r"(\\[A-Za-z]+)?\\(?:mathrm|operatorname)\s*\{([ei])\}")
 _CHARACTERS = {
     **{0xFF01 + n: chr(0x21 + n) for n in range(94)},  # full-width forms
@@ -123,6 +124,15 @@ def is_text(gold: str) -> bool:
         return True
     words = _LONG_WORD.findall(gold.casefold()) if _WORDS.match(gold) else []
     return bool(set(words) - _NO_WORDS) or gold.casefold() in _SHORT_WORDS
+
+
+def without_percent(text: str) -> str:
+    r"""Return a text without the percent sign at its end.
+
+    >>> without_percent(r"12.5\%"), without_percent("12.5 %"), without_percent("12.5")
+    ('12.5', '12.5', '12.5')
+    """
+    return _PERCENT.sub("", text)
 
 
 def unwrapped(text: str) -> str:

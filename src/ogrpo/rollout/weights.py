@@ -176,7 +176,8 @@ class Store:
         shutil.rmtree(stale, ignore_errors=True)
         sync_folder(self.folder)
         # All but the releases written last go, in the order of writing: clocks jump.
-        folders = {path for path in self.folder.glob("v[0-9]*") if path.is_dir()}
+        folders = {path.parent for path in self.folder.glob(f"v*/{MANIFEST}")}
+        folders = {path for path in folders if re.fullmatch(r"v\d{6,}", path.name)}
         self._written = [path for path in self._written if path in folders - {folder}] + [folder]
         others = sorted(folders.difference(self._written))  # of a process before this one
         for old in [*others, *self._written][: -self._keep]:

@@ -42,31 +42,33 @@ class Keeper:
     ) -> None:
         self._session, self._checkpoints, self._metrics = session, checkpoints, metrics
         self._origin = origin(session.prepared)
-        self._written, self._certified = True, state.step
+        self._written, self._certified, self._sampled = True, state.step, state.step
         self._hold(state, None)
 
     def before_evaluation(self, state: LoopState, record: Callable[[], Record]) -> None:
         """Takes a step that is complete but for its evaluation."""
         self._hold(state, record)
-        self._write_certificate(state)
+        self._write_beside(state)
 
     def take(self, state: LoopState, record: Record) -> None:
         """Takes a step that is complete, and writes its record."""
         self._hold(state, None)
         self._written = False
         if is_first():
-            if state.token_samples:
-                decode, tokens = self._session.prepared.tokenizer.decode, self._session.run.tokens
-                with MetricsWriter(tokens) as writer:
-                    writer.write(token_record(state.step, state.token_samples, decode))
-            self._write_certificate(state)
+            self._write_beside(state)
             self._metrics.write(record)
         self._written = True
 
-    def _write_certificate(self, state: LoopState) -> None:
-        certified = state.certificate
+    def _write_beside(self, state: LoopState) -> None:
+        """Writes a step's token samples and certificate, once: an evaluation after it may fail."""
+        run, certified = self._session.run, state.certificate
+        if state.token_samples and state.step > self._sampled and is_first():
+            with MetricsWriter(run.tokens) as writer:
+                decode = self._session.prepared.tokenizer.decode
+                writer.write(token_record(state.step, state.token_samples, decode))
+            self._sampled = state.step
         if certified is not None and certified.step > self._certified and is_first():
-            with MetricsWriter(self._session.run.certificates) as writer:
+            with MetricsWriter(run.certificates) as writer:
                 writer.write(ledger(*certified))
             self._certified = certified.step
 

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -260,8 +260,8 @@ def train_to_end(
             display(console, steps, state.step, compiled) as shown_steps,
         ):
             keeper = Keeper(session, checkpoints, metrics, state)
-            with keeper.rescuing():
-                turns = train(state, session.parts, keeper.before_evaluation)
+            turns = train(state, session.parts, keeper.before_evaluation)
+            with closing(turns), keeper.rescuing():  # saved first, and then the collector is closed
                 whose = (run.path, as_json(config), session.decoder)
                 for turn in dumping(turns, *whose):
                     state, record = turn

@@ -155,7 +155,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
         if config.goes_on:
             again = config.resume_from is not None
             session.say("starting over" if again else "no checkpoint yet: starting over")
-            _leave_behind(session, checkpoints, behind, step=-1, keep=again)
+            _leave_behind(session, checkpoints, behind, step=-1, beside=-1, keep=again)
         checkpoints.make()
         initial = parts.learner.init(params)
         describe(session, initial)
@@ -181,7 +181,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     again = step == 0 or before["unevaluated"] is not None
     later = any(reason is None for reason in behind.values())
     last = step - 1 if again else step
-    _leave_behind(session, checkpoints, behind, step=last, keep=later)
+    _leave_behind(session, checkpoints, behind, step=last, beside=step, keep=later)
     for name, reward in counting(session).items():
         reward.counts = RewardCounts(**before["judged"].get(name, {}))
     session.prepared.judge.pool.go_on_from(before["rewards"])
@@ -253,6 +253,7 @@ def _leave_behind(
     behind: dict[int, str | None],
     *,
     step: int,
+    beside: int,
     keep: bool,
 ) -> None:
     """Moves aside the checkpoints and drops the records that the run does not go on from.
@@ -262,13 +263,14 @@ def _leave_behind(
       checkpoints: of the run.
       behind: as `choose` returns them.
       step: of the last record that stays.
+      beside: of the last token samples and certificate that stay, which precede an evaluation.
       keep: whether the others are kept beside it.
     """
     for newer, reason in behind.items():
         damaged = "" if reason is None else f"is damaged ({reason}); it "
         place = checkpoints.set_aside(newer)
         session.say(f"the checkpoint of step {newer} {damaged}is now {place}")
-    dropped = on_first(lambda: session.run.rewind(step, keep=keep))
+    dropped = on_first(lambda: session.run.rewind(step, beside=beside, keep=keep))
     if dropped is None or not any(dropped):
         return
     where = f"; they are kept in {session.run.aside}" if keep else ""

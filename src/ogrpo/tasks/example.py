@@ -34,12 +34,15 @@ class Example:
     """`file:line`, for messages."""
 
 
-def find_columns(row: Row, prompt: str | None, solution: str | None) -> tuple[str, str | None]:
+def find_columns(
+    rows: Sequence[Row], prompt: str | None, solution: str | None
+) -> tuple[str, str | None]:
     """Return the columns of prompts and solutions; what is None is looked up in the first row.
 
     Raises:
         ValueError: no column, or more than one, has a prompt's name; or a named one is not there.
     """
+    row = rows[0]
     if prompt is None:
         names = [name for name in PROMPT_COLUMNS if name in row.columns]
         if len(names) != 1:
@@ -49,11 +52,10 @@ def find_columns(row: Row, prompt: str | None, solution: str | None) -> tuple[st
                 f"prompt by prompt=..., or name one of them as one of {PROMPT_COLUMNS}."
             )
         prompt = names[0]
-    if solution is None:
-        solution = SOLUTION_COLUMN if SOLUTION_COLUMN in row.columns else None
-    else:
+    there = any((solution or SOLUTION_COLUMN) in each.columns for each in rows)
+    if solution is not None and not there:
         value(row, solution)
-    return prompt, solution
+    return prompt, solution or (SOLUTION_COLUMN if there else None)
 
 
 def value(row: Row, name: str) -> Any:

@@ -247,7 +247,7 @@ def _from_rows(
     name: str | None = None,
     limit: int | None = None,
 ) -> Task:
-    columns = find_columns(rows[0], prompt, solution)
+    columns = find_columns(rows, prompt, solution)
     name = name or default_name
     if heldout is None or isinstance(heldout, float | int):
         part = heldout

@@ -368,6 +368,8 @@ def read_word_problems(
     one_of("split", split, ("test", "validation"))
     if train < 1:
         raise ValueError(f"train is {train}; give at least 1")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}; give at least 1 training example.")
     examples: dict[str, list[Example]] = {}
     taken: set[str] = set()
     for name in STREAMS:

@@ -230,6 +230,16 @@ def test_groups_are_judged_while_others_are_sampled():
         assert origins(turn(source, 0)) == origins(run(Scripted(), 1, prompts_per_call=1)[0])
 
 
+def test_calls_that_were_requested_before_a_push_come_before_whoever_takes_the_engine():
+    engine = Scripted(lambda *_: time.sleep(0.02))
+    with collector(engine, lead=3) as source:
+        turn(source, 0)
+        source.publish("weights 1", 1)
+        with source.alone() as inner:
+            assert inner.version == 1
+        assert [origins(source.take(step))[0][1] for step in (1, 2, 3)] == [0, 0, 0]
+
+
 def test_the_engine_is_the_callers_alone_while_it_asks_for_it():
     engine = Scripted()
     with collector(engine, lead=3) as source:

@@ -13,7 +13,7 @@ from ogrpo.rollout.vllm import PublishRefused, Refused, RolloutError, Unavailabl
 from ogrpo.rollout.vllm.capabilities import check_sampling
 from ogrpo.rollout.vllm.server import Observed, Trust, next_action
 from tests.rollout.vllm.staged import Staged
-from tests.rollout.vllm.test_schedules import OPTIONS, SETTLED, Schedules, target
+from tests.rollout.vllm.test_schedules import OPTIONS, PROMPTS, SETTLED, Schedules, target
 
 
 @contextmanager
@@ -91,6 +91,58 @@ def test_raw_log_probs_are_found_out_and_serve_at_temperature_one():
     for sampling in (Sampling(0.7, 12, 4), Sampling(1.0, 12, 4, top_k=3)):
         with pytest.raises(Refused, match="--logprobs-mode processed_logprobs"):
             check_sampling(able, sampling, 1)
+
+
+def test_a_server_that_comes_back_with_other_log_probs_is_left_out_until_it_is_as_it_was():
+    first, second = Staged(), Staged()
+    with published(first, second) as machine:
+        for raw in (True, False):
+            second.kill()
+            second.raw = raw
+            second.start()
+            machine.run(machine.draw())
+            machine.run(asyncio.sleep(SETTLED))
+            doubt = machine.servers[1].observed.doubt
+            assert isinstance(doubt, Refused) == raw
+            assert not raw or "serves float32 and raw log-probs since a new start" in str(doubt)
+            for able in machine.fleet.capabilities:
+                check_sampling(able, Sampling(0.7, 12, 4), 1)
+            machine.run(machine.fleet.publish(target(3 - raw)))
+            machine.run(machine.draw())
+
+
+class CutOff(Staged):
+    """Aborts what is under way where a push says so."""
+
+    def _begin(self):
+        super()._begin()
+        self._cut = asyncio.Event()
+
+    async def pause(self, body, query):
+        if query["mode"] == "abort":
+            self._cut.set()
+            self._cut = asyncio.Event()
+        return await super().pause(body, query)
+
+    async def _drawn(self, path, body):
+        cut, answer = self._cut, await super()._drawn(path, body)
+        aborted = {"choices": [{"index": 0, "finish_reason": "abort"}]}
+        return answer | aborted if cut.is_set() and "sampling_params" in body else answer
+
+
+def test_completions_that_pushes_of_ours_cut_off_are_drawn_again_at_no_cost():
+    with started(CutOff(), in_flight="abort") as machine:
+        machine.run(machine.fleet.publish(target(1)))
+        work = machine.fleet.generate(PROMPTS[:1], Sampling(1.0, 15, 2), 0)  # of 3 s
+        draw = machine.loop.create_task(work)
+        pushes = OPTIONS.attempts + 2
+        for version in range(2, 2 + pushes):
+            machine.run(asyncio.sleep(1.5))
+            machine.run(machine.fleet.publish(target(version)))
+        (group,) = machine.run(draw)
+        assert {c.policy_version for c in group.completions} == {1 + pushes}
+        assert machine.counts["rollout/refused"] == 0
+        assert machine.counts["discarded_groups"] >= OPTIONS.attempts - 1
 
 
 class Failing(Staged):

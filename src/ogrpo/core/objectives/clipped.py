@@ -168,7 +168,7 @@ def gspo(
     """GSPO: the clip on rho = exp(mean_t D_t), with each token's own gradient.
 
     Source: Zheng et al. (2025, arXiv:2507.18071), token form; reduces with `sequence_mean`. Bias:
-    E_mu[rho] <= 1, so it is no importance weight.
+    that of `ratios.mean_log_ratio`, so that rho is no importance weight.
 
     Args:
       log_probs: [..., T] log pi.

@@ -159,9 +159,13 @@ class Collector:
     def alone(self) -> Iterator[Engine]:
         """Yields the engine for the caller alone: nothing is under way, nothing begins meanwhile.
 
-        The caller gives the engine back with the weights of `version`.
+        The caller gives the engine back with the weights of `version`: calls that wait for older
+        ones are made first.
         """
         with self._changed:
+            while self._queue.push_waits and self._queue.error is None:
+                self._check_open()
+                self._changed.wait()
             self._held = True
             while self._queue.under_way:
                 self._check_open()

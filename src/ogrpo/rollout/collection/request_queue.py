@@ -227,6 +227,11 @@ class RequestQueue:
         self.unjudged: deque[Unjudged] = deque()
         self._batches: dict[int, _Batch] = {}
 
+    @property
+    def push_waits(self) -> bool:
+        """Whether weights wait for the engine behind calls that are to be drawn from older ones."""
+        return any(isinstance(command, Publish) for command in self._queue)
+
     # --- the trainer's side --------------------------------------------------------------------
 
     def request(self, until: int) -> None:

@@ -248,7 +248,8 @@ def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
         seen.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, handle)
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` asks for that
+            signal.signal(number, handle)
     return seen
 
 

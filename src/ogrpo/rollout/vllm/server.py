@@ -331,6 +331,13 @@ class Server:
             self._disbelieve()
         self._see(instance=None)
         able = await capabilities.look(self.api, now, self._setup.expected)
+        if (before := seen.capabilities) is not None:
+            served, was = (able.dtype, able.log_probs), (before.dtype, before.log_probs)
+            if served != was:
+                raise Refused(
+                    f"{able.url} serves {' and '.join(served)} log-probs since a new start,"
+                    f" and {' and '.join(was)} ones before: start it as it was"
+                )
         if self._options.in_flight == "keep" and not able.native:
             raise Refused(
                 f"{able.url} does not say which version drew which token, so that in_flight='keep' "
