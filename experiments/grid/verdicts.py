@@ -18,8 +18,8 @@ from math import isnan, nan, sqrt
 from typing import Any, Literal
 
 import numpy as np
-from jax.scipy.special import betainc
 from numpy.typing import ArrayLike
+from scipy.special import stdtr
 
 from experiments.grid.rows import SCORE, Row, by_seed, reported, where
 from ogrpo.evaluation.estimates import student_quantile
@@ -64,7 +64,7 @@ class Difference:
             return 0.0 if mean else 1.0
         freedom = len(self.values) - 1
         t = mean / (high - mean) * student_quantile(freedom)
-        return float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
+        return float(2 * stdtr(freedom, -abs(t)))
 
     def text(self, *, survives: bool = False) -> str:
         """Mean ± half the width of the interval, and a star where it survives the correction."""

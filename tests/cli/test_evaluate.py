@@ -7,6 +7,7 @@ from rich.console import Console
 
 from ogrpo.cli.eval import check_files, collect_answers, metrics_path, sampling_of, show
 from ogrpo.cli.options import EvalConfig
+from ogrpo.config.train import Data, Model
 from ogrpo.evaluation import summary
 from ogrpo.evaluation.answers import to_line
 from tests.evaluation.engines import record
@@ -35,6 +36,12 @@ def test_what_is_not_said_is_the_tasks_protocol():
         sampling_of(EvalConfig(temperature=0), PROTOCOL)
     with pytest.raises(ValueError, match=r"temperature is -0\.5: give at least 0"):
         EvalConfig(temperature=-0.5)
+
+
+def test_options_of_training_are_refused():
+    for part in ({"data": Data(prompt_length=9)}, {"model": Model(remat="full")}):
+        with pytest.raises(ValueError, match="which changes nothing here"):
+            EvalConfig(**part)
 
 
 def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):

@@ -227,6 +227,18 @@ def test_a_preset_of_a_real_model_names_what_it_was_not_given(name, arguments, m
         parse(["--preset", name, *arguments])
 
 
+def test_given_weights_do_not_get_the_small_decoders_learning_rate(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model:\n  path: DIR\n")
+    for options in (["--model.path", "DIR"], ["--config", str(file)]):
+        with pytest.raises(
+            ValueError, match=r"model.path is DIR, .* name --preset none, or one of a"
+        ):
+            parse(options)
+        config = parse(["--preset", "none", *options])
+        assert config.optimizer.learning_rate is None
+
+
 def test_what_a_config_keeps_free_of_jax_is_what_jax_has():
     assert Kernels().kept_mib << 20 == KEPT_BYTES
     assert typing.get_args(typing.get_type_hints(Kernels)["log_probs"]) == NAMES

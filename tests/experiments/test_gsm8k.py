@@ -127,7 +127,7 @@ def test_the_official_data_and_a_random_model(tmp_path):
 def test_a_saved_model_is_trained_further(finished, tmp_path):
     folder = tmp_path / "further"
     model = finished[0] / "model"
-    options = [*OTHERS, *PLAIN, "--data.train=64", f"--model.path={model}"]
+    options = [*OTHERS, *PLAIN, "--preset=none", "--data.train=64", f"--model.path={model}"]
     assert "warm start" not in run(*options, "--schedule.steps=2", f"--run-dir={folder}")
     last, first = records(finished[0])[-1], records(folder)[0]
     assert first["pass@1/greedy"] == last["pass@1/greedy"]

@@ -59,6 +59,14 @@ REFUSED = {
     "architecture": ({"kind": "gpt2"}, "holds the architecture 'gpt2'; supported: llama"),
     "experts": ({"fields": {"KIND.expert_count": 8}}, "is a mixture of experts"),
     "partial rotation": ({"fields": {"KIND.rope.dimension_count": 4}}, "rope.dimension_count is 4"),
+    "layers": (
+        {"fields": {"KIND.block_count": 4_000_000_000}},
+        "000 layers and [0-9]+ tensors: get",
+    ),
+    "no heads": (
+        {"fields": {"KIND.attention.head_count": 0}},
+        "fields that no file of its kind has",
+    ),
     "lacking": ({"leave_out": ("blk.1.ffn_up.weight",)}, "lacks model.layers.1.mlp.up_proj.weight"),
     "unknown": ({"extra": {"more.weight": np.ones(2, np.float32)}}, "has, unknown to it, more.wei"),
     "shape": ({"fields": {"KIND.feed_forward_length": 96}}, "has shape .*the fields make it"),

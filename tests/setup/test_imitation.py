@@ -78,6 +78,9 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
     stopped = patch.object(imitation, "make_imitate", lambda *args: stopping(imitate(*args)))
     with stopped, pytest.raises(KeyboardInterrupt):
         imitated(config)
+    full = patch.object(imitation, "save_pretrained", side_effect=OSError(28, "no space"))
+    with full, pytest.raises(OSError, match="no space"):
+        imitated(config)
     resumed, shown = imitated(config)
     assert "imitation goes on from step 4" in shown
     for one in (again, resumed):

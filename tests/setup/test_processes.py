@@ -211,6 +211,8 @@ def test_the_embedded_sampler_of_several_processes_keeps_step(monkeypatch, setti
     with pytest.raises(ValueError, match=message):
         check_processes(config)
     check_processes(with_options(config, {"rollout.url": ("http://127.0.0.1:1",)}))
+    with pytest.raises(ValueError, match="several processes do not imitate together"):
+        check_processes(with_options(main_study(), {"warm_start.solutions": True}))
 
 
 def test_one_process_says_nothing_to_others():

@@ -186,6 +186,8 @@ def model(options: Sequence[str]) -> int:
     console, source, folder = Console(), arguments.model, arguments.folder
     if arguments.push_to_hub is not None:
         check_push(arguments.push_to_hub)
+    if arguments.dtype != "float32" and (arguments.hub is not None or (source and source.is_dir())):
+        parser.error("--dtype is of a conversion, and a folder stays as it is: leave it out")
     if arguments.hub is not None:
         folder = from_hub(arguments.hub, folder or source)
     elif source is None:
@@ -226,6 +228,8 @@ def logs(options: Sequence[str]) -> int:
     arguments = parser.parse_args([*options])
     if min(arguments.group_size, arguments.together, arguments.temperature) <= 0:
         raise ValueError("--group-size, --together and --temperature are above 0")
+    if arguments.model is None and (arguments.prompt_length or arguments.max_tokens):
+        raise ValueError("--prompt-length and --max-tokens count tokens: give --model.path, too")
     from ogrpo.system.terminal import shown
 
     for line in lines_of_log(arguments):

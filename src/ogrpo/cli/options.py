@@ -159,15 +159,16 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     def base(_: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
         if resumed is not None:
             return resumed
-        data = values.get("data")
+        data, model = values.get("data"), values.get("model")
         files = early.data_path or (data.get("path") if isinstance(data, dict) else None)
+        weights = early.model_path or (model.get("path") if isinstance(model, dict) else None)
         named = early.preset or values.get("preset")
         name = named or preset
         if not isinstance(name, str):
             raise ValueError(f"preset is {name!r:.60}: give its name")
-        if early.model_path and not named and preset == "default":
+        if weights and not named and preset == "default":
             raise ValueError(
-                f"--model.path is {early.model_path}, and the preset `default` has the learning"
+                f"--model.path is {weights}, and the preset `default` has the learning"
                 " rate of a decoder that it makes: name --preset none, or one of a real model"
             )
         return make_preset(name, on_files=files is not None)
@@ -223,6 +224,9 @@ def config_of_run(path: Path, preset: str | None) -> TrainConfig:
 
 ACTS: Table = (
     ("reward.flip", lambda _: False, "held-out answers are judged as they are; leave it out"),
+    ("data.prompt-length", lambda _: False, "every problem is asked, however long; leave it out"),
+    ("data.limit", lambda _: False, "it counts training problems; give --problems"),
+    ("model.compute-dtype model.remat", lambda _: False, "nothing is updated; leave it out"),
 )
 
 

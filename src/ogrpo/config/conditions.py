@@ -114,7 +114,7 @@ FITS: Table = (
         "certificate.delta",
         lambda c: c.schedule.sync_offset == 0 or c.rollout.in_flight == "wait",
         "whose evidence may not be chosen by its length, as rollout.in-flight {c.rollout.in_flight}"
-        " does: leave one out",
+        " does: give --certificate.delta None, or leave that out",
     ),
     (
         "certificate.pairs",
@@ -187,6 +187,11 @@ FITS: Table = (
         "optimizer.microbatches",
         lambda c: c.schedule.draw_size % c.optimizer.microbatches == 0,
         "but a batch of {c.schedule.draw_size} groups cannot be cut into so many equal parts",
+    ),
+    (
+        "evaluation.batch",
+        lambda c: (c.evaluation.batch or 0) % (c.mesh.data * c.mesh.fsdp) == 0,
+        "which cannot be cut over mesh.data * mesh.fsdp devices: make it a multiple of them",
     ),
     (
         "mesh.data mesh.fsdp",

@@ -11,6 +11,7 @@ from ogrpo.config.train import AlgorithmName, TrainConfig
 from ogrpo.config.update import Knobs, Override
 from ogrpo.config.values import INERT, Table, check_conditions, dashed
 from ogrpo.core.algorithms import (
+    ADVANTAGES,
     ALGORITHMS,
     GROUPS,
     PROXIMAL,
@@ -190,6 +191,8 @@ CENTERED = (
     *("dual_clip", "two_sided", "sapo", "cispo"),
 )
 """Methods whose loss of a token depends on pi/mu of that token alone, with one advantage of it."""
+SETS = ADVANTAGES["pass_at_k"], ADVANTAGES["max_at_k"]
+"""Advantages of the sets of k that a completion is in, which leave some of the group out."""
 FITS: Table = (
     (
         "override.centering",
@@ -206,7 +209,7 @@ FITS: Table = (
     ),
     (
         "rollout.group-size knobs.k",
-        lambda m: m.knobs.get("k", 0) < m.config.rollout.group_size,
+        lambda m: m.method.advantage not in SETS or m.knobs["k"] < m.config.rollout.group_size,
         "and {method} holds sets of {knobs[k]:g} completions against what they leave out: give a"
         " rollout.group-size above knobs.k",
     ),

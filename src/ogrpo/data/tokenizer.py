@@ -212,6 +212,8 @@ class TextTokenizer:
             backend = Tokenizer.from_file(str(file))
         except Exception as error:  # the library has no class of its own for what it does not take
             raise ValueError(f"{file} is no tokenizer that can be read: {error}") from error
+        backend.no_truncation()  # stored with the file, both would be applied in silence
+        backend.no_padding()
         config = read_config(folder / "tokenizer_config.json")
         template = read_chat_template(folder, config)
         try:

@@ -1,8 +1,7 @@
 """Means, Pass@k and maj@k of held-out outcomes, with 95 % intervals clustered by problem.
 
-Outcomes are `[prompts, samples]`; numpy is all that is needed. NaN marks a completion without a
-verdict: it is left out, never counted as wrong. Samples of one prompt are not independent, so that
-the prompts are the unit.
+Outcomes are `[prompts, samples]`. NaN marks a completion without a verdict: it is left out, never
+counted as wrong. Samples of one prompt are not independent, so that the prompts are the unit.
 Pass@k and maj@k are of n >= k samples a prompt, and unbiased.
 
 The vote is counted exactly: drawing k of n samples without return is drawing each by itself with
@@ -14,7 +13,7 @@ cancels in floating point.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from math import comb, cos, nan, pi, sin, sqrt
+from math import comb, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -121,28 +120,14 @@ def proportion(values: NDArray[np.float64], most: float) -> Estimate:
 
 
 def student_quantile(freedom: int) -> float:
-    """Returns Student's quantile at .975 with `freedom` >= 1 degrees of freedom, by bisection.
-
-    The distribution function of whole degrees is a finite sum (Abramowitz and Stegun 26.7.3-4).
+    """Returns Student's quantile at .975 with `freedom` >= 1 degrees of freedom.
 
     >>> round(student_quantile(4), 6)
     2.776445
     """
-    low, high = 0.0, pi / 2  # the angle theta, tan(theta) = t / sqrt(freedom)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _central(middle, freedom) < 0.95 else (low, middle)
-    return sqrt(freedom) * sin(low) / cos(low)
+    from scipy.special import stdtrit  # a quarter of a second, for rewards of other sizes alone
 
-
-def _central(theta: float, freedom: int) -> float:
-    # P(|T| <= t): terms cos^m (product of (j - 1) / j) of every second power m below `freedom`.
-    odd = freedom % 2
-    term, total = (cos(theta), 0.0) if odd else (1.0, 0.0)
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= cos(theta) ** 2 * (power + 1) / (power + 2)
-    return 2 / pi * (theta + sin(theta) * total) if odd else sin(theta) * total
+    return float(stdtrit(freedom, 0.975))
 
 
 def _score_bound(p: float, n: float, sign: int) -> float:

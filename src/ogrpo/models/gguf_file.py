@@ -11,6 +11,7 @@ than the model was trained on without any error.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -57,6 +58,19 @@ _TORN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError
 """What the reader raises on bytes that are no whole GGUF file."""
 
 
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Names the file whose fields are of another type, or fewer, than its kind has."""
+    try:
+        yield
+    except (*_TORN, ArithmeticError) as error:
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        raise ValueError(
+            f"{path} has fields that no file of its kind has ({error!r:.200}): get it anew"
+        ) from error
+
+
 class GgufFile:
     """A GGUF file of one of the decoder's families.
 
@@ -85,8 +99,9 @@ class GgufFile:
                 f" {', '.join(sorted(ARCHITECTURES))}"
             )
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self.config = self._read_config()
-        self.names = self._check_names()
+        with named(path):
+            self.config = self._read_config()
+            self.names = self._check_names()
 
     def field(self, name: str, default: Any = None) -> Any:
         """Returns the value of a field; without one the default, and an error without that."""
@@ -207,6 +222,9 @@ class GgufFile:
 
     def _check_names(self) -> dict[str, str]:
         """Returns the file's tensors by their Hugging Face names: all of a decoder's, no others."""
+        if self.config.num_layers > len(self._tensors):  # before a name is made for each
+            count = f"{self.config.num_layers:,} layers and {len(self._tensors):,} tensors"
+            raise ValueError(f"{self.path} has {count}: get it anew")
         names = {}
         for theirs in self._tensors.keys() - {_ROPE}:
             match = _NAME.fullmatch(theirs)
@@ -275,6 +293,11 @@ def read_tokenizer(file: GgufFile) -> TextTokenizer:
     Raises:
       ValueError: it is of a kind that is not known here, or lacks a field; names the file.
     """
+    with named(file.path):
+        return _tokenizer(file)
+
+
+def _tokenizer(file: GgufFile) -> TextTokenizer:
     kind, pre = file.field("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
     if kind != "gpt2" or pre not in CUTS:
         raise ValueError(

@@ -18,7 +18,7 @@ def from_hub(name: str, folder: Path | None) -> Path:
       ValueError: the hub cannot be reached, or has no such model.
     """
     try:
-        made = snapshot_download(name, local_dir=folder, allow_patterns=[*FILES])
+        made = snapshot_download(name, local_dir=folder, allow_patterns=[*FILES, CARD])
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(

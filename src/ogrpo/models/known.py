@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from ogrpo.models.convert import SOURCE, Dtype, Show, convert, digest_of, silent
 from ogrpo.system.files import read_json
 from ogrpo.system.terminal import nearest
@@ -88,17 +90,20 @@ def licence_of(folder: Path) -> tuple[str, str | None]:
     A folder that was converted here has both in its source.json; another says the licence in the
     front matter of its card.
     """
-    if (folder / SOURCE).is_file():
-        source = read_json(folder / SOURCE)
+    source = read_json(folder / SOURCE) if (folder / SOURCE).is_file() else None
+    if isinstance(source, dict) and isinstance(source.get("sha256"), str):  # else it is not ours
         for name, weights in KNOWN.items():
             if weights.sha256 == source["sha256"]:
                 return f"{name} ({weights.member.rpartition('/')[2]})", weights.licence
-        return source["name"] or source["file"], source["license"]
+        return source.get("name") or source.get("file") or folder.name, source.get("license")
     card = folder / "README.md"
     head = card.read_text(errors="replace").split("---\n")[1:2] if card.is_file() else []
-    lines = [line.partition(":") for text in head for line in text.splitlines()]
-    licence = next((value.strip() for key, _, value in lines if key == "license"), None)
-    return folder.name, licence
+    try:
+        front = yaml.safe_load("".join(head))
+    except yaml.YAMLError:
+        front = None
+    licence = front.get("license") if isinstance(front, dict) else None
+    return folder.name, licence if isinstance(licence, str) else None
 
 
 def check_model(path: Path) -> None:

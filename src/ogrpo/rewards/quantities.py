@@ -62,7 +62,7 @@ _QUANTITY = re.compile(
     r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?\.?\Z",
     re.S,
 )
-_DOLLARS = re.compile(r"\\?\$\s*(?P<number>[0-9][0-9.,{}]*)\Z")
+_DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _SPACES = re.compile(r"\\[ ,;!]|~")
 _QUALIFIED = re.compile(
@@ -94,7 +94,7 @@ def quantity(text: str) -> Quantity | None:
     """
     plain = _SPACES.sub(" ", without_wrappers(text)).strip()
     if dollars := _DOLLARS.match(plain):
-        return Quantity(dollars["number"], UNITS["dollar"])
+        return Quantity(dollars["sign"] + dollars["number"], UNITS["dollar"])
     match = _QUANTITY.match(plain)
     if match is None or (len(match["words"]) == 1 and plain == text.strip()):
         return None
@@ -131,7 +131,7 @@ def surely_wrong(answer: str, gold: str) -> bool:
         places = len(sides[1].partition(".")[2])
         if abs(Fraction(sides[0]) - Fraction(sides[1])) >= Fraction(1, 10**places):
             return True
-    if "=" in answer + gold or is_choice(gold):
+    if "=" in answer + gold or is_choice(gold) or (ours and theirs):
         return False
     letters, gold_letters = _variables(answer), _variables(gold)
     other_case = {v.lower() for v in letters} == {v.lower() for v in gold_letters}

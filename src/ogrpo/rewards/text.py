@@ -26,7 +26,7 @@ _DELIMITED = re.compile(
     r"|\\\[(?P<display>(?:(?!\\[\[\]]).)+)\\\]\Z",
     re.S,
 )
-_PERCENT = re.compile(r"\s*\\?%\Z")
+_PERCENT = re.compile(r"\s*(?:\\?%|\\text\{\s*percent\s*\})\Z")
 _UPRIGHT = re.compile(r"(\\[A-Za-z]+)?\\(?:mathrm|operatorname)\s*\{([ei])\}")
 _CHARACTERS = {
     **{0xFF01 + n: chr(0x21 + n) for n in range(94)},  # full-width forms

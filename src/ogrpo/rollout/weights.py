@@ -181,7 +181,8 @@ class Store:
         self._written = [path for path in self._written if path in folders - {folder}] + [folder]
         others = sorted(folders.difference(self._written))  # of a process before this one
         for old in [*others, *self._written][: -self._keep]:
-            shutil.rmtree(old)
+            old.rename(stale)  # half deleted, it would look like none of ours
+            shutil.rmtree(stale)
         return Release(
             version=version,
             folder=folder,

@@ -48,7 +48,9 @@ class Keeper:
     def before_evaluation(self, state: LoopState, record: Callable[[], Record]) -> None:
         """Takes a step that is complete but for its evaluation."""
         self._hold(state, record)
+        self._written = False
         self._write_beside(state)
+        self._written = True
 
     def take(self, state: LoopState, record: Record) -> None:
         """Takes a step that is complete, and writes its record."""

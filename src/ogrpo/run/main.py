@@ -279,6 +279,7 @@ def train_to_end(
                     if due or state.step == steps or stopping:
                         keeper.save()
                     if stopping:
+                        turns.close()  # waits for calls under way, within the note of `rescuing`
                         break
     return state, stop
 

@@ -374,6 +374,11 @@ ACTS: Table = (
         "it is for given weights: one that is made here imitates anyway (--model.path)",
     ),
     (
+        "warm-start.solutions",
+        lambda s: not s.generated,
+        "generated problems have a careless teacher and no worked solutions",
+    ),
+    (
         "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache"
         " warm-start.retrain warm-start.seed",
         lambda s: s.imitates,

@@ -5,7 +5,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from ogrpo.report.progress import warm_start_bar
 from ogrpo.setup import devices
 from ogrpo.setup.cache import cache_path, digest, read_shipped
 from ogrpo.setup.devices import REMAT, make_policy_fn
+from ogrpo.system import lock
 from ogrpo.tasks import Task, arithmetic, chains
 from ogrpo.tasks.arithmetic import WordProblem
 from ogrpo.tasks.encode import Encoded
@@ -209,14 +210,21 @@ def warm_started(
         config.longest_completion,
         rewards=np.zeros((len(groups), len(groups[0].completions)), np.float32),
     )
-    if start is None:
-        params = _imitate(config, decoder, batch, dtype, console)
-    else:
-        params = _imitate_from(config, decoder, start, batch, folder, console)
-    if config.warm_start.cache:
-        with whole_folder(folder) as draft:
-            tokenizer.save(draft)
-            save_pretrained(draft, decoder, params, extra_fields=tokenizer.ends)
+    steps = folder.with_name(f"{folder.name}.steps")
+    with ExitStack() as stack:
+        if start is None:
+            params = _imitate(config, decoder, batch, dtype, console)
+        else:
+            if config.warm_start.cache:
+                steps.mkdir(parents=True, exist_ok=True)
+                with suppress(lock.NoLocks):
+                    stack.enter_context(lock.held(steps, "imitating the same solutions"))
+            params = _imitate_from(config, decoder, start, batch, steps, console)
+        if config.warm_start.cache:
+            with whole_folder(folder) as draft:
+                tokenizer.save(draft)
+                save_pretrained(draft, decoder, params, extra_fields=tokenizer.ends)
+            shutil.rmtree(steps, ignore_errors=True)
     return params
 
 
@@ -271,7 +279,7 @@ def _imitate_from(
     decoder: DecoderConfig,
     start: Params,
     demonstrations: Batch[np.ndarray],
-    folder: Path,
+    steps_folder: Path,
     console: Console,
 ) -> Params:
     """Imitates from loaded weights on: packed, validated, from its last checkpoint if it has one.
@@ -281,7 +289,7 @@ def _imitate_from(
       decoder: the weights' shape.
       start: the weights, whose buffers are taken.
       demonstrations: padded; the first are held out.
-      folder: where the result will be cached; checkpoints lie beside it until then.
+      steps_folder: where checkpoints lie until the result is cached.
       console: where losses are shown.
     """
     warm, count = config.warm_start, len(demonstrations.prompt_ids)
@@ -309,7 +317,6 @@ def _imitate_from(
         return float(np.average(losses, weights=[len(part) for part in parts]))
 
     stream = PromptStream(count - heldout, warm.batch, warm_start_seed(config))
-    steps_folder = folder.with_name(f"{folder.name}.steps")
     with ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(steps_folder, keep=1)) if warm.cache else None
         begin = 0 if checkpoints is None else checkpoints.latest or 0
@@ -325,7 +332,6 @@ def _imitate_from(
             show(step, loss, validation)
             if checkpoints is not None and due and step < warm.steps:
                 checkpoints.save(step, state, {"loss": loss, "validation": validation})
-    shutil.rmtree(steps_folder, ignore_errors=True)
     return state.params
 
 

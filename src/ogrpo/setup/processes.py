@@ -69,7 +69,14 @@ def start_processes(processes: Processes) -> None:
 
 def check_processes(config: TrainConfig) -> None:
     """Refuses what several processes cannot do together."""
-    if not several() or config.rollout.url:
+    if not several():
+        return
+    require(
+        not config.warm_start.solutions,
+        "warm-start.solutions is True, and several processes do not imitate together: imitate in a"
+        " run of one, and start all from its result with --model.path",
+    )
+    if config.rollout.url:
         return
     for option, value, only in (
         ("schedule.sync-offset", config.schedule.sync_offset, 0),

@@ -17,7 +17,7 @@ EXTRAS = {
         *("annotated_types", "chex", "cloudpickle", "flax", "gguf", "httpx"),
         *("huggingface_hub", "jinja2", "loky", "math_verify", "matplotlib"),
         *("ml_dtypes", "optax", "orbax", "platformdirs", "pyarrow", "rich", "safetensors"),
-        *("tokenizers", "tyro", "yaml"),
+        *("scipy", "tokenizers", "tyro", "yaml"),
     ),
     "hub": ("datasets",),
     "track": ("tensorboardX", "wandb"),

@@ -37,7 +37,7 @@ class Example:
 def find_columns(
     rows: Sequence[Row], prompt: str | None, solution: str | None
 ) -> tuple[str, str | None]:
-    """Return the columns of prompts and solutions; what is None is looked up in the first row.
+    """Return the columns of prompts and solutions; what is None is looked up in the rows.
 
     Raises:
         ValueError: no column, or more than one, has a prompt's name; or a named one is not there.

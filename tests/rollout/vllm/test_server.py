@@ -103,7 +103,7 @@ def test_a_server_that_comes_back_with_other_log_probs_is_left_out_until_it_is_a
             machine.run(machine.draw())
             machine.run(asyncio.sleep(SETTLED))
             doubt = machine.servers[1].observed.doubt
-            assert isinstance(doubt, Refused) == raw
+            assert isinstance(doubt, Unavailable) == raw
             assert not raw or "serves float32 and raw log-probs since a new start" in str(doubt)
             for able in machine.fleet.capabilities:
                 check_sampling(able, Sampling(0.7, 12, 4), 1)

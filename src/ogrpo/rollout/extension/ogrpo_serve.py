@@ -248,7 +248,8 @@ def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
         seen.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` asks for that
+        # An ignored hangup is what `nohup` asks for.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handle)
     return seen
 

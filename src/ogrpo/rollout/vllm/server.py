@@ -333,8 +333,8 @@ class Server:
         able = await capabilities.look(self.api, now, self._setup.expected)
         if (before := seen.capabilities) is not None:
             served, was = (able.dtype, able.log_probs), (before.dtype, before.log_probs)
-            if served != was:
-                raise Refused(
+            if able.dtype != before.dtype or (able.log_probs == "raw" != before.log_probs):
+                raise Unavailable(
                     f"{able.url} serves {' and '.join(served)} log-probs since a new start,"
                     f" and {' and '.join(was)} ones before: start it as it was"
                 )
