@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from experiments.grid.cell import Cell, Watch
 from experiments.grid.columns import score
 from experiments.grid.figures import LABELS, Picture
-from experiments.grid.rows import Row, Rows, final, where
+from experiments.grid.rows import SCORE, Row, Rows, final, where
 from experiments.grid.signals import FALL, alarms, early, fall, fallen, fell, measured, rank
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
@@ -133,7 +133,8 @@ class BoundaryStudy(Study):
 
     def report(self, rows: Rows) -> Sequence[Section]:
         """Returns the map, the warnings, and what signals say beyond the learning rate."""
-        falls = sum(map(fell, rows))
+        runs = distinct(rows)
+        falls = sum(map(fell, runs))
         plane = (rows, self.intervals, self.rates)
         return [
             Section(
@@ -145,22 +146,32 @@ class BoundaryStudy(Study):
             ),
             Section(
                 "Which signal warns first",
-                f"{falls} of {len(rows)} runs fell. A signal told of a fall if it was beyond its"
+                f"{falls} of {len(runs)} different runs fell, as at interval 1 some schemes are"
+                " the same. A signal told of a fall if it was beyond its"
                 " threshold at an update before the evaluation that showed it; thresholds are what"
                 " one in ten of the other seeds' runs that did not fall ever went beyond, and false"
                 " alarms are of the runs that did not fall. First: of all falls, those that no"
                 " signal told of earlier.",
-                [warning_table(rows)],
+                [warning_table(runs)],
             ),
             Section(
                 "Beyond the learning rate",
                 "Chance that a signal's mean over the first tenth of a run ranks one that fell"
                 " later above one that did not, ties halved (.5 says nothing): over all pairs of"
-                " runs, over pairs of equal learning rates, and over pairs of equal rates and"
-                " intervals. Runs that fell within that tenth are left out.",
-                [rank_table(rows)],
+                " runs, over pairs of equal learning rates, over pairs of equal rates and"
+                " intervals, and of equal schemes too. Runs that fell within that tenth are left"
+                " out.",
+                [rank_table(runs)],
             ),
         ]
+
+
+def distinct(rows: Rows) -> Rows:
+    """Returns one row of each that are the same run under two names, by their scores."""
+    places = {
+        (row["seed"], *row["coordinates"].values(), *row["evaluations"][SCORE]): row for row in rows
+    }
+    return [*places.values()]
 
 
 def map_table(rows: Rows, intervals: Sequence[int], rates: Sequence[float]) -> Table:
@@ -228,6 +239,7 @@ def rank_table(rows: Rows) -> Table:
         "all pairs": None,
         "equal rates": lambda row: row["coordinates"]["rate"],
         "equal rates, intervals": lambda row: (*row["coordinates"].values(),),
+        "equal schemes, too": lambda row: (row["label"], *row["coordinates"].values()),
     }
     values = {
         LABELS.get(name, name): [sign * early(row, name, EARLY, sign) for row in later]

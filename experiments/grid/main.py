@@ -89,7 +89,8 @@ def keep(study: str, folder: Path, console: Console) -> None:
     """Writes a run's rows where they are committed.
 
     Raises:
-      ValueError: the folder has no rows, or those of another study or of --quick.
+      ValueError: the folder has no rows, those of another study or of --quick, or lacks some that
+        are kept.
     """
     header, rows = read_rows(folder / ROWS)
     if header["study"] != study:
@@ -103,6 +104,13 @@ def keep(study: str, folder: Path, console: Console) -> None:
         elif not word.startswith("--run-dir="):
             command.append(word)
     target = rows_file(study)
+    if target.is_file():
+        before, kept = read_rows(target)
+        if lost := {row["key"] for row in kept} - {row["key"] for row in rows}:
+            raise ValueError(
+                f"{folder} lacks {len(lost)} of the {len(kept)} rows in {target}: run what their"
+                f" command names, {before['command']}; or delete that file first"
+            )
     size = write_rows(target, {**header, "command": shlex.join(command)}, rows) / 1e6
     say(console, f"{len(rows)} rows, {size:.2f} MB, kept in {target}: commit them")
 

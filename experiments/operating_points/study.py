@@ -160,10 +160,10 @@ class OperatingPointsStudy(TunedStudy):
             Section(
                 f"What Pass@1 {self.target:g} costs",
                 "Read from each run's curve between its evaluations, where it first reaches the"
-                " target; the median of the seeds that reach it, and how many do. Updates and"
-                " generation are the trainer's own FLOPs; seconds are of this machine, without"
-                " compiling and evaluating, and move with its load. Bytes are the buffer's at the"
-                " end.",
+                " target; the median, and how many seeds reach it: the others count as more than"
+                " any. Updates and generation are the trainer's own FLOPs; seconds are of this"
+                " machine, without compiling and evaluating, and move with its load. Bytes are the"
+                " buffer's at the end.",
                 [cost_table(rows, self.target)],
             ),
             Section(
@@ -204,8 +204,8 @@ def cost_table(rows: Rows, target: float) -> Table:
         return [reached(row, axis, target) for row in trials]
 
     def typical(axis: Axis, trials: Rows) -> str:
-        known = [cost for cost in costs(trials, axis) if cost is not None]
-        return amount(median(known)) if known else "–"
+        middle = median([np.inf if cost is None else cost for cost in costs(trials, axis)])
+        return amount(middle) if np.isfinite(middle) else "–"
 
     def megabytes(trials: Rows) -> str:
         sizes = [row["steps"].get("replay/bytes", []) for row in trials]
