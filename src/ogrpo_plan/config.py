@@ -93,6 +93,11 @@ class BatchPlan:
         )
 
     @property
+    def keys(self) -> int:
+        """The keys of a query in the longest completion, its prompt's included."""
+        return self.prompt_length + self.max_tokens
+
+    @property
     def shape(self) -> dict[str, int]:
         """Returns n, g, p and t as `ogrpo.policy.flops` takes them."""
         sizes = (self.prompts, self.group_size, self.prompt_length, self.max_tokens)
@@ -243,7 +248,7 @@ class Plan:
             f"batch.prompts = {prompts}",
         )
         config = self.model.decoder()
-        longest = self.batch.prompt_length + self.batch.max_tokens
+        longest = self.batch.keys
         require(
             longest <= config.max_positions,
             f"batch.prompt-length + batch.max-tokens = {longest} passes the model's "

@@ -194,8 +194,10 @@ def activation_bytes(plan: Plan) -> int:
     Adapters add one number a rank, projection and token.
     """
     config, train, adapter = plan.model.decoder(), plan.train, plan.model.adapter
-    keys = plan.batch.prompt_length + plan.batch.max_tokens
-    step, size = attention.step_of(train.attention, keys, "gpu"), ITEMSIZE[plan.model.compute]
+    step, size = (
+        attention.step_of(train.attention, plan.batch.keys, "gpu"),
+        ITEMSIZE[plan.model.compute],
+    )
     layout = flops.padded(**device_shape(plan), step=step)
     hidden = flops.activation_bytes(config, layout, itemsize=size, remat="full")
     if train.remat == "full":
@@ -216,7 +218,7 @@ def working_bytes(plan: Plan) -> int:
     logits, tokens = flops.logits_bytes(config, layout), layout.tokens
     units = tokens * config.intermediate_size
     units = min(units, MANY_UNITS) if train.remat == "full" else units
-    keys = plan.batch.prompt_length + plan.batch.max_tokens
+    keys = plan.batch.keys
     scores = 4 * config.num_heads * tokens * keys
     mixing = (
         WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim

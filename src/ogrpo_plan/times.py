@@ -88,9 +88,8 @@ def update_work(plan: Plan) -> int:
 
 def _layout(plan: Plan, microbatches: int = 1) -> flops.Layout:
     """Returns the batch's layout, by the attention of the planned devices or the measured ones."""
-    keys = plan.batch.prompt_length + plan.batch.max_tokens
     platform = jax.default_backend() if plan.measure else "gpu"
-    step = attention.step_of(plan.train.attention, keys, platform)
+    step = attention.step_of(plan.train.attention, plan.batch.keys, platform)
     return flops.padded(**plan.batch.shape, microbatches=microbatches, step=step)
 
 

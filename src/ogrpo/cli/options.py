@@ -159,9 +159,10 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     def base(_: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
         if resumed is not None:
             return resumed
-        data, model = values.get("data"), values.get("model")
-        files = early.data_path or (data.get("path") if isinstance(data, dict) else None)
-        weights = early.model_path or (model.get("path") if isinstance(model, dict) else None)
+        parts = {name: values.get(name) for name in ("data", "model")}
+        paths = {name: x.get("path") for name, x in parts.items() if isinstance(x, dict)}
+        files = early.data_path or paths.get("data")
+        weights = early.model_path or paths.get("model")
         named = early.preset or values.get("preset")
         name = named or preset
         if not isinstance(name, str):

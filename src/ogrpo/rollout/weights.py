@@ -41,7 +41,8 @@ DTYPES: Mapping[str, Any] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _CHUNK = 1 << 22
-_RELEASE_FILE = re.compile(rf"/(v\d+)/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
+_RELEASE = r"v\d{6,}"
+_RELEASE_FILE = re.compile(rf"/({_RELEASE})/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
 
 
 def describe(tensors: Tensors) -> dict[str, dict[str, Any]]:
@@ -176,8 +177,8 @@ class Store:
         shutil.rmtree(stale, ignore_errors=True)
         sync_folder(self.folder)
         # All but the releases written last go, in the order of writing: clocks jump.
-        folders = {path.parent for path in self.folder.glob(f"v*/{MANIFEST}")}
-        folders = {path for path in folders if re.fullmatch(r"v\d{6,}", path.name)}
+        holders = (path.parent for path in self.folder.glob(f"v*/{MANIFEST}"))
+        folders = {path for path in holders if re.fullmatch(_RELEASE, path.name)}
         self._written = [path for path in self._written if path in folders - {folder}] + [folder]
         others = sorted(folders.difference(self._written))  # of a process before this one
         for old in [*others, *self._written][: -self._keep]:

@@ -42,7 +42,7 @@ class Keeper:
     ) -> None:
         self._session, self._checkpoints, self._metrics = session, checkpoints, metrics
         self._origin = origin(session.prepared)
-        self._written, self._certified, self._sampled = True, state.step, state.step
+        self._written, self._beside = True, state.step
         self._hold(state, None)
 
     def before_evaluation(self, state: LoopState, record: Callable[[], Record]) -> None:
@@ -63,16 +63,17 @@ class Keeper:
 
     def _write_beside(self, state: LoopState) -> None:
         """Writes a step's token samples and certificate, once: an evaluation after it may fail."""
+        if state.step <= self._beside or not is_first():
+            return
         run, certified = self._session.run, state.certificate
-        if state.token_samples and state.step > self._sampled and is_first():
+        if state.token_samples:
             with MetricsWriter(run.tokens) as writer:
                 decode = self._session.prepared.tokenizer.decode
                 writer.write(token_record(state.step, state.token_samples, decode))
-            self._sampled = state.step
-        if certified is not None and certified.step > self._certified and is_first():
+        if certified is not None and certified.step > self._beside:
             with MetricsWriter(run.certificates) as writer:
                 writer.write(ledger(*certified))
-            self._certified = certified.step
+        self._beside = state.step
 
     def _hold(self, state: LoopState, unevaluated: Callable[[], Record] | None) -> None:
         self._state, self._unevaluated = state, unevaluated

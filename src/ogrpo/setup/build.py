@@ -139,8 +139,8 @@ def make_parts(
         judge=prepared.judge_heldout.heldout,
         token_samples=config.evaluation.token_samples,
     )
-    noisy = config.evaluation.gradient_variance and config.schedule.draw_size > 1
-    noisy = noisy and recipe.algorithm.adds_up and on_one_device(config)
+    several = config.schedule.draw_size > 1 and recipe.algorithm.adds_up
+    noisy = config.evaluation.gradient_variance and several and on_one_device(config)
     learner = Learner(
         init=devices.init,
         shapes=devices.shapes,

@@ -5,7 +5,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -217,8 +217,11 @@ def warm_started(
         else:
             if config.warm_start.cache:
                 steps.mkdir(parents=True, exist_ok=True)
-                with suppress(lock.NoLocks):
+                try:
                     stack.enter_context(lock.held(steps, "imitating the same solutions"))
+                except lock.NoLocks as error:
+                    text = f"{steps} has no locks ({error.strerror}): let one run imitate"
+                    console.print(text, markup=False, soft_wrap=True)
             params = _imitate_from(config, decoder, start, batch, steps, console)
         if config.warm_start.cache:
             with whole_folder(folder) as draft:

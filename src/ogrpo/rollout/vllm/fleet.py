@@ -231,7 +231,8 @@ class Fleet:
                     server.doubts(failure)
                     continue
                 except (Flawed, Rejected) as failure:
-                    if _was_cut_off(failure) and server.observed.loads != seen.loads:
+                    aborted = isinstance(failure, Flawed) and failure.flaw.reason == "aborted"
+                    if aborted and server.observed.loads != seen.loads:
                         self._counts["discarded_groups"] += len(chunk.prompts)
                         continue  # by a push of ours, which says nothing against the server
                     last = f"{server.api.place}: {failure}"
@@ -352,10 +353,6 @@ class Fleet:
     def _others(self, avoided: Collection[Server]) -> list[Server]:
         """Returns the other servers that are ready, or will be once they have been pushed to."""
         return [s for s in self.servers if s not in avoided and s.observed.doubt is None]
-
-
-def _was_cut_off(failure: Flawed | Rejected) -> bool:
-    return isinstance(failure, Flawed) and failure.flaw.reason == "aborted"
 
 
 async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
