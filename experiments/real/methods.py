@@ -32,7 +32,7 @@ METHODS: dict[str, Changes] = {
     f"REC-OneSide-NoIS, interval {INTERVAL}": joined(rec.METHODS["REC-OneSide-NoIS"], STALE),
     "v1-i4": {"schedule": {"updates_per_batch": 4}},
     "int8, exact centre": {**INT8, "override": {"center": "exact"}},
-    "int8, no weight": CORRECTED,
+    "int8, no weight": {**CORRECTED, "override": {"weight": "unit"}},
     "int8, truncated": {**CORRECTED, "override": {"weight": "truncated"}},
     "int8, masked": {**CORRECTED, "override": {"weight": "masked"}},
     "int8, sequence": {**CORRECTED, "override": {"weight": "sequence_truncated"}},

@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
+
 from experiments.grid.rows import CellFiles
+from experiments.grid.variants import changed
 from experiments.grid.verdicts import of_claim
 from experiments.real.measure import TRAINED, UNTOUCHED
 from experiments.real.methods import CLAIMS, FIRST, METHODS
 from experiments.real.study import PRIMARY, RealStudy
+from ogrpo.config.method import algorithm
+from ogrpo.core.algorithms import PROXIMAL
 
 STUDY = RealStudy()
 
@@ -50,3 +55,9 @@ def test_claims_name_methods_and_the_finished_cells_of_a_session_are_put_back(tm
     assert [files.restore(each) for each in (*rows, rows[0])] == [True] * 4 + [False]
     assert files.row(cells[0], STUDY.base)["final"] == rows[0]["final"]
     assert all(map(files.has, cells))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("int8, ")])
+def test_corrections_of_the_rounded_sampler_read_both_policies(name):
+    """A clip on pi/pi_k, or about pi_k/mu, as the protocol has them."""
+    assert PROXIMAL in algorithm(changed(RealStudy().base, METHODS[name])).reads
