@@ -214,7 +214,9 @@ class DecoderConfig:
                 tie_embeddings=fields.truth("tie_word_embeddings"),
             )
         except ValueError as error:
-            raise error if where in str(error) else ValueError(f"{where}: {error}") from error
+            if where in str(error):
+                raise
+            raise ValueError(f"{where}: {error}") from error
 
     def to_hf(self) -> dict[str, Any]:
         """Returns the fields of a `config.json` in a layout that transformers 4 and 5 both read."""
