@@ -191,8 +191,11 @@ def test_weights_larger_than_the_free_memory_are_refused_by_both_sizes(folder, m
     monkeypatch.setattr(pretrained, "free_bytes", lambda: need)
     load_pretrained(folder, jnp.float32)
     monkeypatch.setattr(pretrained, "free_bytes", lambda: need - 1)
-    check_refused(folder, rf"{folder.name}: the weights take .*GiB in float32, and")
+    check_refused(folder, rf"{folder.name}: the weights .* in float32, .* give bfloat16 \(--model")
     load_pretrained(folder, jnp.bfloat16)
+    monkeypatch.setattr(pretrained, "free_bytes", lambda: need // 2 - 1)
+    for dtype in (jnp.float32, jnp.bfloat16):  # which would not fit either
+        check_refused(folder, "are free here: give a smaller model or more memory", dtype)
 
 
 def test_the_free_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):

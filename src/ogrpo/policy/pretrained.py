@@ -302,12 +302,15 @@ def check_room(config: DecoderConfig, dtype: DTypeLike, what: str) -> None:
     Raises:
       ValueError: they are; names `what` they are of, both sizes, and what helps.
     """
-    need, free = parameters(config) * np.dtype(dtype).itemsize, free_bytes()
+    count, free = parameters(config), free_bytes()
+    need = count * np.dtype(dtype).itemsize
     if free is not None and need > free:
+        fits_in_bfloat16 = 2 * count <= free
+        dtypes = "bfloat16 (--model.dtype; --dtype of ogrpo-serve), " if fits_in_bfloat16 else ""
         raise ValueError(
             f"{what}: the weights take {need / GIB:,.1f} GiB in {np.dtype(dtype).name}, and"
-            f" {free / GIB:,.1f} GiB of memory are free here: give --model.dtype bfloat16, a"
-            " smaller model or more memory"
+            f" {free / GIB:,.1f} GiB of memory are free here: give {dtypes}a smaller model or"
+            " more memory"
         )
 
 
