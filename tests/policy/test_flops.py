@@ -236,8 +236,8 @@ def test_an_unknown_remat_is_refused():
         flops.activation_bytes(make_config(), LAYOUT, itemsize=4, remat="none")
 
 
-@pytest.mark.parametrize("module", [flops, policy])
+@pytest.mark.parametrize("module", [flops, policy, policy.params])
 def test_the_examples_run(module):
     result = doctest.testmod(module)
-    assert result.attempted > 3
+    assert result.attempted > 0
     assert result.failed == 0

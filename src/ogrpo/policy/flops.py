@@ -4,7 +4,9 @@ A multiply-accumulate is 2 FLOPs. Counted are the matrix products as this packag
 padding included, attention over whole rectangles (what the causal mask hides is computed and then
 masked) or, by blocks, over those that are walked, each prompt once for its G completions, logits
 for completion tokens only. Packed rows are always counted whole. Not counted: element-wise work
-(norms, softmax, rotation, activations), the draw of a token and the optimizer.
+(norms, softmax, rotation, activations), the draw of a token and the optimizer. The backward pass of
+`chunked` log-probs (`ogrpo.kernels.log_probs`) computes again the logits beyond `kept_bytes`: here
+that is all of them where they are more than `MAX_LOGITS`, and else none.
 
     projections    L (2 d H D + 2 d K D + 3 d f)    multiply-accumulates per token
     attention      2 L H D                          per pair of a query and a key: scores and mix

@@ -137,7 +137,7 @@ def completion_log_probs_and_entropy(
 
     Returns:
       Log-probs and entropy, float32 [N, G, T], both 0 on padding; values too, if there is a value
-      head among the parameters (`value.with_value_head`), and log-probs [N, G, T, K] of `top_ids`,
+      head among the parameters (`params.with_value_head`), and log-probs [N, G, T, K] of `top_ids`,
       of token 0 where these are -1.
 
     Raises:

@@ -7,9 +7,9 @@ B starts at 0, which makes the adapted policy the frozen one, to rounding.
 
     trained, frozen = split(params, key, rank=8, alpha=16, targets=TARGETS["all"])
 
-Joined, the two trees are parameters for every function of this package that computes log-probs or
-samples; `merge` gives those of a plain decoder, for servers and files, and `beneath` the frozen
-ones alone. Files are PEFT's: `adapter_config.json` and `adapter_model.safetensors`.
+Joined (`ogrpo.learner.state.join`), the two trees are parameters for every function of this package
+that computes log-probs or samples; `merge` gives those of a plain decoder, for servers and files.
+Files of adapters alone are PEFT's: `adapter_config.json` and `adapter_model.safetensors`.
 """
 
 import os
