@@ -30,14 +30,13 @@ import jax.numpy as jnp
 from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import chunked_log_probs, reference_log_probs
 from ogrpo.policy.attention import AttentionFn, KeySegment, causal
-from ogrpo.policy.log_probs import HeadFn, token_log_probs
+from ogrpo.policy.log_probs import MAX_LOGITS, HeadFn, token_log_probs
 
 BARE, PRODUCT = 2048, 8192
-WHOLE = 1 << 27  # logits up to which the policy's default keeps them
 # Version, and the number of logits above which it computes them again.
 HEADS: dict[str, tuple[HeadFn, float]] = {
     "reference": (reference_log_probs, float("inf")),
-    "policy's default": (partial(token_log_probs, max_logits=WHOLE), WHOLE),
+    "policy's default": (token_log_probs, MAX_LOGITS),
     "chunked, nothing kept": (partial(chunked_log_probs, kept_bytes=0), 0),
     "chunked, all kept": (partial(chunked_log_probs, kept_bytes=1 << 62), float("inf")),
 }

@@ -14,6 +14,7 @@ largest number among its queries: what causality or padding hides costs nothing,
 padding walks none. A tile reads keys where they lie, a shared prompt's once for all completions.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +28,7 @@ from jax.sharding import PartitionSpec as P
 
 from ogrpo.kernels.varying import vary_alike
 from ogrpo.policy.attention import KEPT, AttentionFn, KeySegment
-from ogrpo.policy.flops import Step
+from ogrpo.policy.flops import Step, equal_parts
 
 Tree = TypeVar("Tree")
 _LOW = -1e30  # below every score; unlike -inf, its difference with itself is a number
@@ -103,7 +104,8 @@ def blocked_attention(
     n, g, t, h, d = queries.shape
     kv_heads = segments[0].keys.shape[-2]
     tile = tile_for(jax.default_backend()) if tile is None else tile
-    size, length = _even(t, tile.queries)
+    size, count = equal_parts(t, tile.queries)
+    length = size * count
     grouped = queries.reshape(n * g, t, kv_heads, h // kv_heads, d).transpose(0, 2, 3, 1, 4)
     laid = [_laid_out(segment, (n, g, t), length, tile.keys) for segment in segments]
     flat = [x for keys, _ in laid for x in (keys.keys, keys.values)]
@@ -159,13 +161,6 @@ def attention_over_mesh(
     return attention
 
 
-def _even(length: int, most: int) -> tuple[int, int]:
-    """A size of at most `most` whose multiple is the least above `length`, and that multiple."""
-    count = -(-length // most)
-    size = -(-length // count)
-    return size, size * count
-
-
 def _padded(x: jax.Array, axis: int, length: int) -> jax.Array:
     width = [(0, length - size if i == axis else 0) for i, size in enumerate(x.shape)]
     return x if x.shape[axis] == length else jnp.pad(x, width)
@@ -184,7 +179,7 @@ def _laid_out(
 
     def lay(x: jax.Array) -> jax.Array:
         flat = x.reshape(-1, *x.shape[-3:]).transpose(0, 2, 1, 3)
-        return _padded(flat, 2, _even(size, block)[1])
+        return _padded(flat, 2, math.prod(equal_parts(size, block)))
 
     seen = jnp.minimum(jnp.broadcast_to(segment.seen, (n, g, t)), size).astype(jnp.int32)
     sight = _Sight(rows.reshape(-1), _padded(seen.reshape(-1, t), 1, length))
@@ -304,7 +299,7 @@ class _Walk:
     def __init__(self, at: _Place, part: _Keys, sight: _Sight, most: int) -> None:
         """Blocks end at the last key that any of the queries sees."""
         self.part, self.row = part, sight.rows[at.row]
-        self.size, _ = _even(part.keys.shape[2], most)
+        self.size, _ = equal_parts(part.keys.shape[2], most)
         seen = lax.dynamic_slice(sight.seen, (at.row, at.start), (1, at.size))[0]
         self.seen = jnp.tile(seen, at.heads[1])  # the heads that share a key
         self.steps = -(-jnp.max(seen) // self.size)

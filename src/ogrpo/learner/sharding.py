@@ -23,19 +23,12 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ogrpo.batch import Batch, PolicyOutput
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions
-from ogrpo.learner.metrics import Metrics, PolicyOutput
+from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
-from ogrpo.learner.update import (
-    Batch,
-    PolicyFn,
-    Recipe,
-    SplitUpdateFn,
-    UpdateFn,
-    jit_step,
-    join_frozen,
-)
+from ogrpo.learner.update import PolicyFn, Recipe, SplitUpdateFn, UpdateFn, jit_step, join_frozen
 from ogrpo.policy.log_probs import HeadFn
 from ogrpo.policy.params import Axes, Axis
 

@@ -468,13 +468,13 @@ def jit_step(
       ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart; or the
         method's losses do not add up over microbatches, and there are several.
     """
-    if not recipe.algorithm.adds_up and (recipe.packed or recipe.microbatches > 1):
+    several = recipe.packed or recipe.microbatches > 1
+    if several and not recipe.algorithm.adds_up:
         raise ValueError(
             f"{recipe.algorithm.name} looks at the whole batch, so that microbatches do not add up"
             f" to it: take one padded microbatch instead of {recipe.microbatches}"
             f"{', packed' if recipe.packed else ''}"
         )
-    several = recipe.packed or recipe.microbatches > 1
     if recipe.skip_zero_variance and not (recipe.mask_zero_variance and several):
         raise ValueError(
             "skip_zero_variance leaves groups out a microbatch at a time: it needs "

@@ -38,11 +38,7 @@ import jax
 
 from ogrpo.policy.config import MLP, DecoderConfig
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.policy.log_probs import in_one_call
-
-MAX_LOGITS = 1 << 27
-"""Logits held at once, the default of `log_probs.token_log_probs`."""
-
+from ogrpo.policy.log_probs import MAX_LOGITS, in_one_call
 
 REMAT = ("none", "products", "full")
 """A layer keeps everything, the results of its projections, or its input (`decoder.run_layers`)."""
@@ -116,16 +112,21 @@ def padded(
     )
 
 
+def equal_parts(length: int, most: int) -> tuple[int, int]:
+    """Returns the size and the number of the fewest parts of at most `most` that hold a length."""
+    count = -(-length // most)
+    return -(-length // count), count
+
+
 def _tiles(length: int, step: Step) -> list[tuple[int, int]]:
     """Returns the queries of each tile of a causal row, padding included, and its last key."""
-    count = -(-length // step.queries)
-    size = -(-length // count)
+    size, count = equal_parts(length, step.queries)
     return [(size, min((i + 1) * size, length)) for i in range(count)]
 
 
 def _walked(seen: int, size: int, step: Step) -> int:
     """Returns the keys of the blocks that hold the first `seen` of `size`."""
-    width = -(-size // -(-size // step.keys))
+    width, _ = equal_parts(size, step.keys)
     return -(-seen // width) * width
 
 

@@ -32,6 +32,9 @@ from ogrpo.policy.params import split_value_head, values_of
 HeadFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], PolicyOutput[jax.Array]]
 """`(hidden, embedding, token_ids, temperature) -> log-probs and entropy`: of [M, d], [V, d], [M, A]
 and a scalar, [M, A] and [M]."""
+MAX_LOGITS = 1 << 27
+"""Logits that `token_log_probs` holds at once: 512 MiB of float32."""
+_FEW_ROWS = 64
 
 
 def logits(hidden: jax.Array, embedding: jax.Array) -> jax.Array:
@@ -51,7 +54,7 @@ def token_log_probs(
     token_ids: jax.Array,
     temperature: jax.Array,
     *,
-    max_logits: int = 1 << 27,
+    max_logits: int = MAX_LOGITS,
 ) -> PolicyOutput[jax.Array]:
     """Returns log-probs of A tokens under each of M next-token distributions, and their entropy.
 
@@ -64,7 +67,7 @@ def token_log_probs(
       embedding: [V, d].
       token_ids: int [M, A].
       temperature: float32 scalar, > 0.
-      max_logits: the most float32 logits alive at once (the default is 512 MiB).
+      max_logits: the most float32 logits alive at once.
 
     Returns:
       float32 [M, A] and [M].
@@ -89,9 +92,6 @@ def _row_log_probs(
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
     picked = jnp.take_along_axis(log_probs, token_ids, axis=-1)
     return PolicyOutput(log_probs=picked, entropy=entropy)
-
-
-_FEW_ROWS = 64
 
 
 def completion_log_probs(

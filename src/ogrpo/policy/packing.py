@@ -121,16 +121,14 @@ def packed_log_probs_and_entropy(
 
         return jax.tree.map(answer, first, rest)
 
-    tops = None
-    if top_ids is not None:
-        tops = top_ids
+    tops = top_ids
+    if tops is not None:
         if packing.groups is not None:
             tops = jnp.take(tops, packing.groups.ravel(), axis=0, mode="clip")
         tops = tops.reshape(*packing.answers.shape, -1)
     if count == together:
         return compute((packing, tops))
-    inputs = packing, tops
-    turns = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), inputs)
+    turns = jax.tree.map(lambda x: x.reshape(-1, together, *x.shape[1:]), (packing, tops))
     out = jax.lax.map(compute, turns)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
 

@@ -205,10 +205,10 @@ def sample(
     )
 
 
-STATIC = ("attention_fn", "config", "group_size", "lengths", "sizes", "truncation")
-
-
-@partial(jax.jit, static_argnames=STATIC)
+@partial(
+    jax.jit,
+    static_argnames=("attention_fn", "config", "group_size", "lengths", "sizes", "truncation"),
+)
 def _sample(
     params: Params,
     prompt_ids: jax.Array,
