@@ -26,7 +26,7 @@ half of the time (docs/performance.md); below, the plain version keeps small run
 
 
 def check_available(name: str) -> None:
-    """Raises a ValueError for a name that is none."""
+    """Raises a ValueError for an unknown name."""
     if name not in NAMES:
         raise ValueError(
             f"there is no attention {name!r}: choose {', '.join(NAMES)}; cuDNN's and splash"

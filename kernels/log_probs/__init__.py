@@ -25,7 +25,7 @@ def choose(name: str, vocab_size: int) -> str:
     slices would save no memory and cost a product more, and `chunked` above.
 
     Raises:
-      ValueError: a name that is none.
+      ValueError: the name is unknown.
     """
     if name not in NAMES:
         raise ValueError(f"there is no log-probs kernel {name!r}: choose {', '.join(NAMES)}")

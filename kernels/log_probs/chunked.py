@@ -3,14 +3,13 @@
     forward:  z = E h / temperature of a slice -> its sums -> merged sums -> log-probs, entropy
     backward: z of a slice again -> its gradient -> a share of dL/dh, that slice's rows of dL/dE
 
-Where memory allows, the forward pass keeps z of the last few slices for the backward one.
-
 with, for a row, m = max z, s = sum e^(z - m), u = sum e^(z - m) (z - m):
 
     log pi_v = z_v - m - log s          H = log s - u / s
     dL/dz_v = sum_a g_a [v = token_a] - pi_v (sum_a g_a + k (log pi_v + H))
 
-for cotangents g of the log-probs and k of the entropy H. Sums of two slices merge by rescaling to
+for cotangents g of the log-probs and k of the entropy H. Where memory allows, the forward pass
+keeps z of the last few slices for the backward one. Sums of two slices merge by rescaling to
 the larger maximum (the online softmax of Milakov and Gimelshein 2018), and sums on two devices by
 the same rule, so that a vocabulary cut over devices costs two small all-reduces.
 

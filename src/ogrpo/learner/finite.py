@@ -1,4 +1,4 @@
-"""Whether numbers are finite: an update that would leave others is skipped, nor are they saved."""
+"""Checks for NaN and infinity: an update with one is skipped, and a state with one is not saved."""
 
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NotFiniteError(ValueError):
-    """Numbers that are NaN or infinite where nothing can be done with them."""
+    """Raised where an array that is to be saved has NaN or infinity."""
 
 
 def all_finite(tree: Any, *, also: Array | bool = True) -> Array:

@@ -4,8 +4,8 @@ Every process runs the same program on the same values, and each holds a share o
 things cross over on the host: what the first process alone knows (`from_first`), and whole copies
 of arrays (`fetch`). All processes call these in the same order.
 
-Words travel through JAX's coordination service and not over the devices: the first process may be
-minutes before it has something to say, and devices that wait for each other give up earlier.
+What the first process says is sent through JAX's coordination service and not over the devices: it
+may take minutes to have an answer, and devices that wait for each other give up earlier.
 """
 
 import itertools
@@ -93,8 +93,9 @@ def everyone(value: T) -> list[T]:
 def assembled(value: T, *, seconds: float) -> list[T] | None:
     """Returns what each process says, if all come to this exchange within so many seconds.
 
-    For a process that an error stopped, which cannot know whether the others met it too. It is
-    called once in a process's life. None where some did not come, or came from elsewhere.
+    For a process that an error stopped, and that cannot know whether the others met it too. Call it
+    once in a process. It returns None where some did not come in time, or came from another place
+    of the program.
     """
     if not several():
         return [value]

@@ -101,7 +101,8 @@ class MeshLayout(NamedTuple):
     everywhere: NamedSharding
     """Repeats an array on every device."""
     tables: Params
-    """The policy's shardings with vocabulary tables gathered along `fsdp`, for one policy."""
+    """Those of all the policy's parameters while it is computed: vocabulary tables are whole along
+    `fsdp`."""
 
 
 def make_layout(

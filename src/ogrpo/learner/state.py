@@ -117,9 +117,10 @@ def adam(
       eps: what is added to their root; with factored ones its square to the squares.
       weight_decay: share of a weight in the direction.
       max_grad_norm: the gradient is scaled down to it.
-      moments: "full", both in the parameters' dtype. "bfloat16", the first so. "factored", the
-        second as rows and columns too (Shazeer & Stern 2018, arXiv:1804.04235, algorithm 2, with
-        the constant decay of section 7.1), the first being of what they have scaled.
+      moments: "full" keeps both moments in the parameters' dtype, "bfloat16" the first one in
+        bfloat16. "factored" does so too, and keeps of the second moments of a matrix a row and a
+        column (Shazeer & Stern 2018, arXiv:1804.04235, algorithm 2, with the constant decay of
+        section 7.1); the first moments are then averages of gradients that these have scaled.
     """
     if moments == "factored":
         momentum = optax.ema(b1, debias=True, accumulator_dtype=jnp.bfloat16)
@@ -191,13 +192,14 @@ def guarded(
 ) -> tuple[TrainState, Array]:
     """Applies a gradient where all is finite; returns the state and whether it was applied.
 
-    The state stays as it is unless `is_finite` holds and the new weights are finite. A large
-    model's are computed twice, to be checked and then in place: a select between old and new
-    ones, which rounds as an update without the guard does, would hold both. Where the moments
-    are smaller than the weights (factored), computing twice would hold more than the select
-    does.
+    The state stays as it is unless `is_finite` holds and the new weights are finite.
+
+    A small model's new weights are computed once, and selected over the old ones where they are
+    finite. That holds both at once; a large model's are therefore computed once to be checked and
+    once more in place, except where the moments are smaller than the weights (factored) and the
+    second computation would hold more than the select does.
     """
-    trained = replace(state, frozen=())  # a branch would copy what it passes on
+    trained = replace(state, frozen=())  # `cond` would copy frozen parameters that pass through it
 
     def step(state: TrainState, grads: Params) -> TrainState:
         return apply_gradient(state, grads, optimizer, learning_rate)

@@ -427,7 +427,11 @@ def _places(packing: Packing[Array]) -> tuple[Array, Array]:
 def gradient_of_update(
     state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
 ) -> tuple[Params, Evidence]:
-    """Returns the gradient of the loss; a large model's is never divided by a count."""
+    """Returns the gradient of the loss, the total divided by its count.
+
+    A large model's total is divided before it is differentiated: dividing the gradient would hold
+    it twice.
+    """
     arguments = (state.params, weighed, hypers, recipe, state.region)
     of = partial(gradient, *arguments, frozen=state.frozen)
     if is_large(state.params):

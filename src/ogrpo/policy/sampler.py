@@ -38,7 +38,8 @@ class Sampled(NamedTuple):
     token_ids: jax.Array
     """Int32 [N, G, T]."""
     log_probs: jax.Array
-    """Float32 [N, G, T]: log-probs of the tokens under softmax(z / temperature)."""
+    """Float32 [N, G, T]: log-probs of the tokens under the distribution that they were drawn from,
+    softmax(z / temperature) or what `truncated` leaves of it."""
     mask: jax.Array
     """Bool [N, G, T]: True on tokens, the end-of-sequence token included."""
     finished: jax.Array
@@ -97,8 +98,8 @@ class _State(NamedTuple):
     cache: Cache
     """Shape [L, N, G, K, D, T]."""
     fresh: Pairs
-    """Those of the newest token but one, not yet written. A write that the step's reads wait for
-    happens in place; after them, XLA's CPU backend would copy the cache first."""
+    """Those of the last token but one, not yet in the cache. The next step writes them before it
+    reads, which happens in place; for a write after reads XLA's CPU backend copies the cache."""
 
 
 class _Inputs(NamedTuple):
@@ -131,11 +132,12 @@ def sample(
 ) -> Sampled:
     """Draws G completions of each prompt from softmax(z / temperature), with their log-probs.
 
-    With a truncation from what `truncated` leaves of it; the log-probs are then of that law.
+    With a truncation it draws from what `truncated` leaves of that distribution, and the log-probs
+    are those of what is left.
 
-    Completion g of prompt n uses the key folded with n and then g, so that no other row
-    changes it. `temperature`, `greedy` and `eos_id` may change without
-    compiling anew; `group_size` and `max_tokens` may not.
+    Completion g of prompt n uses the key folded with n and then g, so that no other row changes it.
+    `temperature`, `greedy` and `eos_id` may change without compiling anew; `group_size` and
+    `max_tokens` may not.
 
     Args:
       params: as from `init_params`.
@@ -183,7 +185,7 @@ def sample(
             "prompts are [N, P] with a mask of the same shape;"
             f" got {prompt_ids.shape} and {prompt_mask.shape}"
         )
-    if getattr(prompt_mask, "is_fully_addressable", True):  # or who cut them saw them whole
+    if getattr(prompt_mask, "is_fully_addressable", True):  # else who cut them has checked
         empty = np.flatnonzero(~np.asarray(prompt_mask).any(axis=1)).tolist()
         if empty:
             raise ValueError(f"prompts {empty} have no token: their mask is False throughout")
