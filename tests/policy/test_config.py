@@ -49,8 +49,8 @@ LLAMA = {
 def test_reads_the_published_qwen_layout():
     config = DecoderConfig.from_hf(QWEN25_HALF_B)
     assert config == SHAPES["qwen2.5-0.5b"]
-    assert config.qkv_bias
-    assert not config.qk_norm
+    assert config.family.qkv_bias
+    assert not config.family.qk_norm
 
 
 def test_both_rope_layouts_read_the_same():

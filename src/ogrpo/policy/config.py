@@ -11,7 +11,9 @@ class Family(NamedTuple):
 
     model_type: str
     qkv_bias: bool
+    """Whether the query, key and value projections carry a bias."""
     qk_norm: bool
+    """Whether queries and keys are RMS-normalised per head."""
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -113,7 +115,7 @@ class Sides(NamedTuple):
 class DecoderConfig:
     """The shape of a decoder; hashable, so a static argument of jitted functions.
 
-    `architecture` is the Hugging Face class name; it decides `qkv_bias` and `qk_norm`.
+    `architecture` is the Hugging Face class name; it decides the `family`.
     """
 
     architecture: str
@@ -132,7 +134,11 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError on an unknown architecture or on sizes that cannot form a decoder."""
-        _family(self.architecture)
+        if self.architecture not in FAMILIES:
+            raise ValueError(
+                f"unsupported architecture {self.architecture!r}; supported:"
+                f" {', '.join(sorted(FAMILIES))}"
+            )
         for name in (*_SIZES, "head_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -145,14 +151,9 @@ class DecoderConfig:
             raise ValueError(f"head_dim must be even for the rotary embedding, got {self.head_dim}")
 
     @property
-    def qkv_bias(self) -> bool:
-        """Whether the query, key and value projections carry a bias (Qwen2)."""
-        return _family(self.architecture).qkv_bias
-
-    @property
-    def qk_norm(self) -> bool:
-        """Whether queries and keys are RMS-normalised per head (Qwen3)."""
-        return _family(self.architecture).qk_norm
+    def family(self) -> Family:
+        """The traits of its architecture."""
+        return FAMILIES[self.architecture]
 
     @property
     def projections(self) -> dict[str, Sides]:
@@ -223,7 +224,7 @@ class DecoderConfig:
         scaling = self.rope_scaling
         fields = {
             "architectures": [self.architecture],
-            "model_type": _family(self.architecture).model_type,
+            "model_type": self.family.model_type,
             **{theirs: getattr(self, name) for name, theirs in _SIZES.items()},
             "head_dim": self.head_dim,
             "hidden_act": "silu",
@@ -242,7 +243,7 @@ class DecoderConfig:
             "use_cache": True,
         }
         # transformers' Qwen2 has its bias built in; for the others the field must say no.
-        return fields if self.qkv_bias else {**fields, "attention_bias": False}
+        return fields if self.family.qkv_bias else {**fields, "attention_bias": False}
 
 
 _SIZES = {
@@ -255,14 +256,6 @@ _SIZES = {
     "max_positions": "max_position_embeddings",
 }
 """Our name of a size -> its field in `config.json`."""
-
-
-def _family(architecture: str) -> Family:
-    if architecture not in FAMILIES:
-        raise ValueError(
-            f"unsupported architecture {architecture!r}; supported: {', '.join(sorted(FAMILIES))}"
-        )
-    return FAMILIES[architecture]
 
 
 def _check_supported(fields: Fields) -> None:

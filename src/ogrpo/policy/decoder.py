@@ -124,12 +124,12 @@ class Attention(nnx.Module):
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         """Builds the four projections and, for Qwen3, the two norms."""
         sides, self.head_dim = config.projections, config.head_dim
-        self.q_proj = Linear(*sides["q_proj"], bias=config.qkv_bias, rngs=rngs)
-        self.k_proj = Linear(*sides["k_proj"], bias=config.qkv_bias, rngs=rngs)
-        self.v_proj = Linear(*sides["v_proj"], bias=config.qkv_bias, rngs=rngs)
+        self.q_proj = Linear(*sides["q_proj"], bias=config.family.qkv_bias, rngs=rngs)
+        self.k_proj = Linear(*sides["k_proj"], bias=config.family.qkv_bias, rngs=rngs)
+        self.v_proj = Linear(*sides["v_proj"], bias=config.family.qkv_bias, rngs=rngs)
         self.o_proj = Linear(*sides["o_proj"], rngs=rngs)
         norm = partial(RMSNorm, config.head_dim, config.rms_norm_eps)
-        self.q_norm, self.k_norm = (norm(), norm()) if config.qk_norm else (None, None)
+        self.q_norm, self.k_norm = (norm(), norm()) if config.family.qk_norm else (None, None)
 
     def __call__(
         self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mix: MixFn, context: Any
