@@ -113,6 +113,21 @@ def test_a_signal_outside_of_the_loop_ends_a_run_with_our_words(
     assert before == [signal.getsignal(each) for each in signal.Signals]
 
 
+def test_a_signal_that_comes_while_processes_agree_ends_the_run_a_step_later(tmp_path, monkeypatch):
+    """Each process has said that it goes on, and waits for the others, when the signal comes."""
+    answers = []
+
+    def everyone(answer):
+        answers.append(answer)
+        if len(answers) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return [answer]
+
+    monkeypatch.setattr(main, "everyone", everyone)
+    assert "stopped by SIGTERM after step 1; go on with:" in go(tmp_path / "run")
+    assert answers == [None, signal.SIGTERM]
+
+
 @pytest.mark.slow
 def test_the_last_lines_of_a_warm_start_that_sigterm_ends_are_ours(tmp_path):
     options = ["--run-dir", str(tmp_path / "run"), "--warm-start.steps=100000"]

@@ -273,8 +273,9 @@ def train_to_end(
                     yield state, record
                     guard(session, guards, record, before)
                     signals = everyone(stop.signal)
-                    stop.signal = next((each for each in signals if each is not None), None)
-                    stopping = bool(stop)  # a signal that comes from here on is for the next step
+                    agreed = next((each for each in signals if each is not None), None)
+                    if stopping := agreed is not None:  # one that came since is for the next step
+                        stop.signal = agreed
                     due = state.step % every == 0 and state.step > 0
                     if due or state.step == steps or stopping:
                         keeper.save()
