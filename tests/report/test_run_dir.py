@@ -70,6 +70,8 @@ def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
     killed = replacing(RunDir(tmp_path).config)
     killed.__enter__()  # and never left, as by a process that is killed in the middle
     (left,) = tmp_path.iterdir()
+    for folder in ("tensorboard", "wandb"):  # trackers open before the first weights are made
+        (tmp_path / folder).mkdir()
     with pytest.raises(RunDirError, match="leave out --resume to start a new run"):
         RunDir.reopen(tmp_path)
     with RunDir.create(tmp_path).held("again"):

@@ -159,8 +159,8 @@ def _finite(value: Any, name: str, nonfinite: dict[str, None]) -> Any:
     return value
 
 
-PASSED_OVER = ("initial", lock.NAME)
-"""What may lie in the folder of a new run."""
+PASSED_OVER = ("initial", "tensorboard", "wandb", lock.NAME)
+"""Names that may lie in the folder of a new run."""
 
 
 class RunDirError(ValueError):
@@ -189,8 +189,8 @@ class RunDir:
     def create(path: Path) -> "RunDir":
         """A new run in an empty or absent folder, in which nothing is written yet.
 
-        First weights may be there, left by a run that found no server, and drafts of files, left
-        by one that was killed before it had begun.
+        First weights and trackers' folders may be there, left by a run that found no server, and
+        drafts of files, left by one that was killed before it had begun.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
