@@ -49,6 +49,14 @@ TABLE = [
     ("nearly", [evaluated(0, 0.2) | {"heldout/equal": 0.94, "heldout/unparsable": 0.9}], []),
     ("later", [evaluated(0, 0.9), evaluated(9, 0.99) | {"heldout/equal": 0.99}], []),
     (
+        "of one reward, of one problem: bounds are not known, and later is not the start",
+        [
+            {"step": n, "heldout/reward/sampled": 2.0, "heldout/equal": 1.0 - (n == 0)}
+            for n in range(3)
+        ],
+        [],
+    ),
+    (
         "no success",
         [evaluated(0, 0.3), *trained(NO_SUCCESS + 5, **{**QUIET, "reward/math": 0.0})],
         ["no success"],
@@ -57,6 +65,11 @@ TABLE = [
         "nothing collected is no failure",
         [evaluated(0, 0.3), *trained(NO_SUCCESS + 5, reward=None, **{"reward/math": 0.0})],
         [],
+    ),
+    (
+        "equal rewards, where the reward that decides judges held-out answers alone",
+        [evaluated(0, 0.3), *trained(NO_SUCCESS, reward=0.0, zero_variance=1.0)],
+        ["no success"],
     ),
     (
         "equal rewards, where no reward decides",

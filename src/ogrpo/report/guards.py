@@ -43,6 +43,7 @@ class Guards:
         self._best: dict[str, Record] = {}
         self._fallen: set[str] = set()
         self._without = 0
+        self._evaluated = False
         self._success: str | None = None
         self._recent = {key: deque[float](maxlen=WINDOW) for key, *_ in SIGNALS}
         self._beyond: set[str] = set()
@@ -55,8 +56,9 @@ class Guards:
         texts: list[tuple[Any, str]] = []
         if is_evaluated(record):
             self._success = record.get("heldout/by")
-            if not self._best:
+            if not self._evaluated:
                 texts += [("start", text) for text in nothing_to_learn(record)]
+            self._evaluated = True
             texts += [("fall", text) for text in self._falls(record)]
         texts += [("no success", text) for text in self._no_success(record)]
         texts += [("signal", text) for text in self._signals(record)]
@@ -100,13 +102,11 @@ class Guards:
     def _no_success(self, record: Record) -> Iterable[str]:
         if record.get("reward") is None:
             return
-        if self._success is None:
-            alike = record.get("zero_variance") == 1
-        else:
-            alike = record.get(f"reward/{self._success}") == 0
+        success = record.get(f"reward/{self._success}")  # None where it judges no training
+        alike = record.get("zero_variance") == 1 if success is None else success == 0
         self._without = self._without + 1 if alike else 0
         if self._without == NO_SUCCESS:
-            what = "groups of equal rewards alone" if self._success is None else "no success"
+            what = "groups of equal rewards alone" if success is None else "no success"
             yield (
                 f"{NO_SUCCESS} steps in a row had {what}: they taught nothing. Give easier"
                 " problems, a reward that tells completions apart, or a larger --rollout.group-size"
