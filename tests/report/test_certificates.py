@@ -9,7 +9,15 @@ import pytest
 from ogrpo.cli.main import main
 from ogrpo.config.train import Certification
 from ogrpo.loop.certify import RATES, certify
-from ogrpo.report.certificates import STAKES, claim, is_accepted, ledger, seal
+from ogrpo.report.certificates import (
+    STAKES,
+    claim,
+    coq_file,
+    is_accepted,
+    ledger,
+    read_claims,
+    seal,
+)
 from ogrpo.report.run_dir import RunDir
 from tests.run.small_run import go
 
@@ -32,9 +40,40 @@ def test_the_bound_of_doubles_is_never_above_what_whole_numbers_accept(seed):
         stated = claim(json.loads(json.dumps(line_of(gains, delta))))
         assert stated.delta == Fraction(str(delta))
         assert [x / stated.scale for x in stated.gains] == gains.tolist()
-        assert is_accepted(stated) or stated.bound <= -stated.scale
+        assert is_accepted(stated) == (stated.bound > -stated.scale)
         if stated.bound > -0.99 * stated.scale:
             assert not is_accepted(stated._replace(bound=stated.bound + stated.scale // 10**6))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scale": -1, "bound": -1, "gains": (-5,) * 20},  # as if each draw had gained 5
+        {"scale": 1, "bound": -20, "gains": (1,) * 20},
+        {"scale": 1, "bound": -2, "gains": (1,) * 20},
+        {"delta": Fraction(-1, 20)},
+    ],
+)
+def test_numbers_that_no_certificate_has_are_not_accepted(changes):
+    stated = claim(line_of(np.full(200, 0.9)))
+    assert is_accepted(stated)
+    assert not is_accepted(stated._replace(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"gains": None}, {"scale": 1e3}, {"delta": "1/0"}, {"old_weights": "z"}]
+)
+def test_a_line_that_is_no_certificate_is_named(tmp_path, changes):
+    file, line = tmp_path / "certificates.jsonl", line_of(np.full(9, 0.5))
+    file.write_text(f"{json.dumps(line)}\n{json.dumps(line | changes)}\n")
+    with pytest.raises(ValueError, match=r"certificates\.jsonl, line 2, is no certificate .*mend"):
+        read_claims(file)
+
+
+def test_a_runs_name_does_not_end_the_comment_that_it_stands_in():
+    text = coq_file([], 'a "(*run*)', "certificates.v")
+    assert text.startswith("(** Certificates of the run a run, written")
+    assert (text.count("(*"), text.count("*)"), text.count('"')) == (1, 1, 0)
 
 
 def test_stakes_are_the_loops():
@@ -73,4 +112,6 @@ def test_a_run_keeps_what_proves_its_certificates(tmp_path, capsys):
     assert f"{int(lines[0]['old_weights'], 16):#x}" in written
     run.certificates.write_text(text.replace(f'"bound": {lines[0]["bound"]}', '"bound": 16000000'))
     assert main(["certify", str(run.path)]) == 2
-    assert "do not prove that" in capsys.readouterr().err
+    refused = capsys.readouterr()
+    assert "the draws of step 3 do not prove its bound" in refused.err
+    assert refused.out == ""

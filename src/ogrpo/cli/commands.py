@@ -122,17 +122,19 @@ def certify(options: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--coq", action="store_true", help="write RUN/certificates.v")
     arguments = parser.parse_args([*options])
-    from ogrpo.report.certificates import claim, coq_file, is_accepted
-    from ogrpo.report.run_dir import RunDir, read_records
+    from ogrpo.report.certificates import coq_file, is_accepted, read_claims
+    from ogrpo.report.run_dir import RunDir
     from ogrpo.system.files import write_text
 
     run = RunDir.read(arguments.run)
-    claims = [claim(line) for line in read_records(run.certificates)]
+    claims = read_claims(run.certificates)
     for each in claims:
-        bound, draws = each.bound / each.scale, len(each.gains)
-        print(f"step {each.step}: a gain of {bound:.4f} at least, {draws:,} draws")
         if not is_accepted(each):
-            raise ValueError(f"the draws of step {each.step} do not prove that; numbers changed")
+            raise ValueError(
+                f"the draws of step {each.step} do not prove its bound: numbers changed"
+            )
+        proved = each.bound * 10_000 // each.scale / 10_000  # rounded down: no more is proved
+        print(f"step {each.step}: a gain of {proved:.4f} at least, {len(each.gains):,} draws")
     if not claims:
         print(f"{arguments.run} has no certificate of ratios above 0 (docs/certificates.md)")
     elif arguments.coq:

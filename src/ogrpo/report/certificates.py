@@ -6,7 +6,10 @@
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from ogrpo.report.run_dir import MEND_LINE, read_records
 
 STAKES = (1, 2, 4, 8, 16)
 """`ogrpo.loop.certify.RATES`, in twentieths."""
@@ -90,14 +93,41 @@ def ledger(
 
 
 def claim(line: dict[str, Any]) -> Claim:
-    """Reads a line of `ledger`; delta is the decimal number that was asked for."""
+    """Reads a line of `ledger`; delta is the decimal number that was asked for.
+
+    Raises:
+      KeyError, TypeError, ValueError, ZeroDivisionError: it is no such line.
+    """
     old, new = (int(line[name] or "0", 16) for name in ("old_weights", "new_weights"))
-    delta, whole = Fraction(str(line["delta"])), (line["scale"], line["bound"])
-    return Claim(line["step"], old, new, delta, *whole, tuple(line["gains"]))
+    whole = (line["step"], line["scale"], line["bound"], *line["gains"])
+    if not all(type(number) is int for number in whole):
+        raise ValueError("its numbers are not all whole")
+    step, scale, bound, *gains = whole
+    return Claim(step, old, new, Fraction(str(line["delta"])), scale, bound, tuple(gains))
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """Reads certificates.jsonl; [] where there is none.
+
+    Raises:
+      ValueError: a line is no certificate; names it.
+    """
+    claims = []
+    for n, line in enumerate(read_records(path), start=1):
+        try:
+            claims.append(claim(line))
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"{path}, line {n}, is no certificate ({reason}): {MEND_LINE}"
+            ) from error
+    return claims
 
 
 def is_accepted(claim: Claim) -> bool:
     """Whether the wealth against the bound, rounded down at each draw, reaches 1/delta."""
+    if claim.scale <= 0 or claim.bound <= -claim.scale or claim.delta <= 0:
+        return False
     total, full = 0, 20 * claim.scale
     for stake in STAKES:
         won = UNIT
@@ -129,4 +159,5 @@ def coq_file(claims: Sequence[Claim], name: str, file: str) -> str:
         )
         for each in claims
     )
-    return "".join([HEAD.format(name=name.replace("*)", ""), file=file), *periods])
+    name = name.translate(str.maketrans("", "", '(*)"'))  # which begin and end comments and texts
+    return "".join([HEAD.format(name=name, file=file), *periods])
