@@ -199,6 +199,7 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
         ("report nowhere", "there is no folder nowhere: name the folder of a run"),
         ("report .", ". is no run's folder: it has no config.json"),
         ("compare . nowhere", ". is no run's folder: it has no config.json"),
+        ("report model", "model is no run's folder: its config.json names no task"),
         (
             "eval --task TASK --model.path nowhere",
             "nowhere is no folder, no GGUF file and no known",
@@ -209,6 +210,8 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
 )
 def test_what_is_missing_is_named(tmp_path, monkeypatch, capsys, command, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
     assert main(command.replace("TASK", SUMS).split()) == 2
     assert f"error: {message}" in capsys.readouterr().err
 

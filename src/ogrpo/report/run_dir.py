@@ -217,9 +217,12 @@ class RunDir:
         """
         if not path.is_dir():
             raise RunDirError(f"there is no folder {path}: name the folder of a run")
-        if not RunDir(path).config.is_file():
+        run = RunDir(path)
+        if not run.config.is_file():
             raise RunDirError(f"{path} is no run's folder: it has no config.json")
-        return RunDir(path)
+        if "task" not in run.read_config():  # a model's folder has a config.json, too
+            raise RunDirError(f"{path} is no run's folder: its config.json names no task")
+        return run
 
     @staticmethod
     def reopen(path: Path) -> "RunDir":
