@@ -32,6 +32,9 @@ def test_what_is_not_said_is_the_tasks_protocol():
     assert sampling_of(EvalConfig(samples=1, temperature=0), PROTOCOL).greedy
     with pytest.raises(ValueError, match="give --max-tokens"):
         sampling_of(EvalConfig(samples=1, temperature=1.0), None)
+    for k in (0, 5):  # before anything is sampled
+        with pytest.raises(ValueError, match=rf"--ks {k}: Pass@k of 4 answers takes a k from 1 to"):
+            sampling_of(EvalConfig(ks=(1, k)), PROTOCOL)
     with pytest.raises(ValueError, match="4 times the same answer"):
         sampling_of(EvalConfig(temperature=0), PROTOCOL)
     with pytest.raises(ValueError, match=r"temperature is -0\.5: give at least 0"):

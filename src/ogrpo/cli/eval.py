@@ -94,7 +94,8 @@ def sampling_of(config: EvalConfig, protocol: EvaluationProtocol | None) -> Samp
     """Returns how to draw: what the options say, and the task's protocol where they do not.
 
     Raises:
-      ValueError: neither says it, or several greedy answers are asked for.
+      ValueError: neither says it, several greedy answers are asked for, or a k is above the number
+        of answers.
     """
     names = ("samples", "temperature", "max_tokens")
     values = {name: getattr(config, name) for name in names}
@@ -103,6 +104,12 @@ def sampling_of(config: EvalConfig, protocol: EvaluationProtocol | None) -> Samp
         options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise ValueError(f"the task does not say how it is evaluated: give {options}")
     values |= {name: getattr(protocol, name) for name in missing}
+    for k in config.ks:
+        if not 1 <= k <= values["samples"]:
+            raise ValueError(
+                f"--ks {k}: Pass@k of {values['samples']} answers takes a k from 1 to as many; give"
+                " another, or more --samples"
+            )
     greedy = values["temperature"] == 0
     if greedy and values["samples"] > 1:
         raise ValueError(
