@@ -199,6 +199,8 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
         ("report nowhere", "there is no folder nowhere: name the folder of a run"),
         ("report .", ". is no run's folder: it has no config.json"),
         ("compare . nowhere", ". is no run's folder: it has no config.json"),
+        ("logs log.jsonl --system x", "--prompt-length, --max-tokens, --system and --temperature"),
+        ("logs log.jsonl --temperature 2", "--prompt-length, --max-tokens, --system and --temper"),
         ("report model", "model is no run's folder: its config.json names no task"),
         (
             "eval --task TASK --model.path nowhere",

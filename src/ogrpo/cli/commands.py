@@ -230,8 +230,12 @@ def logs(options: Sequence[str]) -> int:
     arguments = parser.parse_args([*options])
     if min(arguments.group_size, arguments.together, arguments.temperature) <= 0:
         raise ValueError("--group-size, --together and --temperature are above 0")
-    if arguments.model is None and (arguments.prompt_length or arguments.max_tokens):
-        raise ValueError("--prompt-length and --max-tokens count tokens: give --model.path, too")
+    of_model = (arguments.prompt_length, arguments.max_tokens, arguments.system)
+    if arguments.model is None and (any(of_model) or arguments.temperature != 1):
+        raise ValueError(
+            "--prompt-length, --max-tokens, --system and --temperature are of a model: give"
+            " --model.path, too"
+        )
     from ogrpo.system.terminal import shown
 
     for line in lines_of_log(arguments):
