@@ -14,6 +14,7 @@ from pathlib import Path
 
 import ogrpo
 from ogrpo.system.extras import commit_of, output_of
+from ogrpo.system.terminal import without_secrets
 
 PACKAGES = (
     *("jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint", "safetensors"),
@@ -21,7 +22,6 @@ PACKAGES = (
 )
 PREFIXES = ("OGRPO_", "VLLM_", "CUDA_VISIBLE_", "ASCEND_", "LIBTPU_")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
-LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 # A run of training may hold the device's memory: nothing is taken in advance.
 ABOUT_JAX = """
 import os
@@ -48,7 +48,7 @@ def environment() -> str:
         if name.startswith(PREFIXES):
             lines.append(f"{name}={'(hidden)' if SECRET.search(name) else os.environ[name]}")
     lines.append(output_of(sys.executable, "-c", ABOUT_JAX) or "jax: not installed, or it fails")
-    return LOGIN.sub("(hidden)", "\n".join(lines))
+    return without_secrets("\n".join(lines))
 
 
 def _version(name: str) -> str | None:
