@@ -201,6 +201,7 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
         ("compare . nowhere", ". is no run's folder: it has no config.json"),
         ("logs log.jsonl --system x", "--prompt-length, --max-tokens, --system and --temperature"),
         ("logs log.jsonl --temperature 2", "--prompt-length, --max-tokens, --system and --temper"),
+        ("model smollm2-135m model", "model exists: name another one"),  # before it is fetched
         ("report model", "model is no run's folder: its config.json names no task"),
         (
             "eval --task TASK --model.path nowhere",

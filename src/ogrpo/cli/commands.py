@@ -199,9 +199,9 @@ def model(options: Sequence[str]) -> int:
             if folder is not None and source.is_file():
                 convert(source, folder, dtype=arguments.dtype, show=show)
             else:
-                cached = model_folder(source, cache_path(), dtype=arguments.dtype, show=show)
                 if folder is not None and folder.exists():
                     raise ValueError(f"{folder} exists: name another one")
+                cached = model_folder(source, cache_path(), dtype=arguments.dtype, show=show)
                 if folder is not None:
                     with whole_folder(folder) as draft:
                         shutil.copytree(cached, draft, dirs_exist_ok=True)
