@@ -2,6 +2,7 @@
 
 import pytest
 
+from ogrpo.report import run_page
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import PageData, certified, keep, page_of, refused, replayed
 from tests.report.make import make_run
@@ -33,6 +34,20 @@ def test_a_page_is_drawn_while_its_run_goes_on(tmp_path):
     run.metrics.write_bytes(made.metrics.read_bytes())
     assert "step 20 of 60" in page_of(run)
     assert not run.report.exists()
+
+
+@pytest.mark.parametrize(
+    ("most", "shown"),
+    [
+        (11, [(20, 3)]),
+        (15, [(20, 3), (20, 9), (40, 3)]),
+        (24, [(20, 3), (20, 9), (40, 3), (40, 9)]),
+    ],
+)
+def test_a_page_shows_as_many_completions_as_it_has_room_for(run, monkeypatch, most, shown):
+    monkeypatch.setattr(run_page, "MOST_TOKENS", most)
+    tokens = [(each["step"], len(each["tokens"])) for each in run_page.shown_tokens(run)]
+    assert tokens == shown
 
 
 def test_refusals_and_evictions_are_those_of_the_end():

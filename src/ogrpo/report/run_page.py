@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +186,11 @@ def shown_tokens(run: RunDir) -> list[dict[str, Any]]:
     At most `MOST_TOKENS` tokens; RUN/tokens.jsonl has all of them.
     """
     steps = run.read_tokens()
-    picked, room = [], MOST_TOKENS
-    for record in [*steps[:1], *reversed(steps[1:])]:
-        room -= sum(len(each["tokens"]) for each in record["completions"])
-        if room < 0:
-            break
-        picked.append(record)
-    picked.sort(key=lambda record: record["step"])
-    return [{"step": r["step"], **each} for r in picked for each in r["completions"]]
+    order = [*steps[:1], *reversed(steps[1:])]
+    completions = [{"step": r["step"], **each} for r in order for each in r["completions"]]
+    tokens = accumulate(len(each["tokens"]) for each in completions)
+    fitting = sum(so_far <= MOST_TOKENS for so_far in tokens)
+    return sorted(completions[:fitting], key=lambda each: each["step"])
 
 
 def counted(
