@@ -71,11 +71,11 @@ def stop_on_signal(notify: Callable[[str], None]) -> Iterator[StopRequest]:
 
 
 @contextmanager
-def noting(text: str) -> Iterator[None]:
-    """Notes beside an interrupt within the block what is safe, and the way on."""
+def noting(text: str, kind: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+    """Notes beside an error of this kind within the block what is safe, and the way on."""
     try:
         yield
-    except KeyboardInterrupt as error:
+    except kind as error:
         error.add_note(RunNote(text))
         raise
 

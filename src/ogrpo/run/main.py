@@ -50,7 +50,7 @@ from ogrpo.setup.processes import (
     start_processes,
 )
 from ogrpo.setup.servers import connect
-from ogrpo.system.terminal import RunNote, shown
+from ogrpo.system.terminal import shown
 from ogrpo.tasks import Task
 
 T = TypeVar("T")
@@ -216,11 +216,8 @@ def carry_out(session: Session, params: Params) -> Steps[signal.Signals | None]:
         session.clock.mark("first greedy answers")
     state, stop = yield from train_to_end(session, params, before)
     session.clock.mark("steps: rollouts, updates, evaluations, checkpoints")
-    try:
+    with noting(f"training is saved; go on with:\n  {session.resume_command}", BaseException):
         finish(session, state, before)
-    except BaseException as error:
-        error.add_note(RunNote(f"training is saved; go on with:\n  {session.resume_command}"))
-        raise
     if stop.signal is not None:
         session.say(f"stopped by {stop.signal.name} after step {state.step}; go on with:")
         session.say(f"  {session.resume_command}")
@@ -301,19 +298,11 @@ def guard(session: Session, guards: Guards, record: Record, before: Sequence[Ans
         answers = [f"\n  {each.text!r}" for each in before[:2] if message.kind == "start"]
         greedy = "\ntwo greedy ones:" if answers else ""
         session.warn(f"step {message.step}: {message.text}{greedy}{''.join(answers)}")
-    if not (config.strict or config.stop_when_worse):
+    ending = {"start": "--strict"} if config.strict else {}
+    if config.stop_when_worse:
+        ending |= {"no success": "--stop-when-worse", "fall": "--stop-when-worse"}
+    if not ending:
         return
-    reasons = [
-        *(
-            f"--strict ends the run: {m.text}"
-            for m in messages
-            if config.strict and m.kind == "start"
-        ),
-        *(
-            f"--stop-when-worse ends the run: {m.text}"
-            for m in messages
-            if config.stop_when_worse and m.kind in ("no success", "fall")
-        ),
-    ]
+    reasons = [f"{ending[m.kind]} ends the run: {m.text}" for m in messages if m.kind in ending]
     if reason := from_first(lambda: next(iter(reasons), None)):
         raise GuardError(reason)
