@@ -7,7 +7,6 @@ import argparse
 import gc
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,7 @@ def train(options: Sequence[str], *, program: str = "ogrpo train", preset: str =
     from ogrpo.run.session import Invocation
 
     gc.freeze()  # what was imported stays: to look at it for garbage is a twentieth of a start
-    whole = shlex.join([*program.split()[:-1], *sys.argv[1:]])
+    whole = shlex.join([*program.split(), *options])
     finished = run(config, Console(), Invocation(whole, program))
     return 0 if finished.stopped is None else INTERRUPTED
 

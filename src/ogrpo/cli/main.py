@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ogrpo.system.extras import MissingExtra, needs
+from ogrpo.system.extras import needs
 from ogrpo.system.files import describe
 from ogrpo.system.terminal import RunNote, nearest, shown, without_secrets
 
@@ -70,8 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(error)
 
 
-EXPECTED = ("RolloutError", "CollectionError", "RewardError")
-"""Errors of what a run talks to: their words are enough."""
 LONGEST = 600
 """Characters of an error that nobody expected, in the last words; its traceback has them all."""
 
@@ -96,10 +94,9 @@ def report_error(error: BaseException) -> int:
 
 def is_expected(error: BaseException) -> bool:
     """Whether the words of an error are enough: it says what is wrong and what to do."""
-    if isinstance(error, OSError) or type(error).__name__ in EXPECTED:
+    if isinstance(error, OSError) or type(error).__module__.startswith("ogrpo."):
         return True
-    ours = type(error).__module__.startswith("ogrpo.")
-    return ours or (isinstance(error, ValueError | MissingExtra) and not run_notes(error))
+    return isinstance(error, ValueError) and not run_notes(error)
 
 
 def last_words(error: BaseException) -> str:
