@@ -95,14 +95,13 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     written = from_json(TrainConfig, dict(before["config"]))  # with options that came since
     changed = differences(as_json(written), now["config"])
     check_never(changed)
-    lines = [_line(name, *values) for name, values in changed.items()]
+    lines = {n: f"--{dashed(n)}: {old} then, {new} now" for n, (old, new) in changed.items()}
     other = [
-        _line(name, *values)
-        for name, values in changed.items()
+        line
+        for name, line in lines.items()
         if not any(_covers(pattern, name) for pattern in APPLIED)
     ]
-    data = differences(before["data"], now["data"])
-    moved = [f"{name}: not the checkpoint's" for name in data]
+    moved = [f"{n}: not the checkpoint's" for n in differences(before["data"], now["data"])]
     serious = [line for line in moved if "held-out" not in line]
     listed = "\n  ".join([*other, *serious])
     require(
@@ -110,10 +109,12 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
         f"the run was trained with other options or data:\n  {listed}\n"
         "leave them as they were, or go on all the same with --resume-anyway",
     )
-    for table in ("versions", "devices"):
-        others = differences(before[table], now[table])
-        lines += [f"{name}: {old} then, {new} now" for name, (old, new) in others.items()]
-    return [*lines, *moved]
+    others = [
+        f"{name}: {old} then, {new} now"
+        for table in ("versions", "devices")
+        for name, (old, new) in differences(before[table], now[table]).items()
+    ]
+    return [*lines.values(), *others, *moved]
 
 
 def differences(before: Any, now: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -141,10 +142,6 @@ def check_never(changed: Mapping[str, tuple[Any, Any]]) -> None:
 
 def _covers(pattern: str, name: str) -> bool:
     return name == pattern or (pattern.endswith(".") and name.startswith(pattern))
-
-
-def _line(name: str, old: Any, new: Any) -> str:
-    return f"--{dashed(name)}: {old} then, {new} now"
 
 
 def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopState:
