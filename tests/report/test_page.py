@@ -66,7 +66,10 @@ def test_an_infinite_signal_or_limit_counts_though_its_record_holds_null():
     used_up = {"reuse/signal": "kl", "reuse/use": None, "nonfinite": ["reuse/use"]}
     assert certified(None, [used_up]) == [("steps ended by the signal kl", "1")]
     failed = {"certificate/bound": None, "nonfinite": ["certificate/bound"]}
-    assert certified(0.05, [failed, {"certificate/bound": 0.1}])[0][1] == "1 of 2"
+    for delta, confidence in ((0.05, "95%"), (0.001, "99.9%"), (0.9, "10%")):
+        label, count = certified(delta, [failed, {"certificate/bound": 0.1}])[0]
+        assert label.endswith(f"with confidence {confidence}")
+        assert count == "1 of 2"
 
 
 def test_refused_completions_are_told_by_reason_and_by_server():

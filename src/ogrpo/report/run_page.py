@@ -291,7 +291,7 @@ def certified(delta: float | None, records: list[Record]) -> Counts:
     evidence = sum(r.get("certificate/evidence") or 0 for r in records)
     price = mean(records, "certificate/price")
     return [
-        (f"{label} {1 - delta:.0%}", f"{sum(x > 0 for x in limits)} of {len(limits)}"),
+        (f"{label} {100 * (1 - delta):.6g}%", f"{sum(x > 0 for x in limits)} of {len(limits)}"),
         (
             f"evidence that any period improved it, in nats: {-math.log(delta):.1f} decide",
             f"{evidence:.1f}",
