@@ -82,14 +82,14 @@ def describe(returned: Any, count: int | None) -> Answer:
 
 
 def refusal(error: BaseException) -> Answer:
-    """Return the kind, the message and the traceback's last lines of an error."""
+    """Return the kind of an error, and its message with the traceback's last lines."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     lines = "".join(traceback.format_tb(trace)).splitlines()[-LAST_LINES:]
     message = "".join(traceback.format_exception_only(error)).strip()
     kind = "memory" if isinstance(error, MemoryError) else "raised"
-    return {"kind": kind, "message": f"raised {message}", "trace": "\n".join(lines)}
+    return {"kind": kind, "message": "\n".join([f"raised {message}", *lines])}
 
 
 def _number(value: Any) -> float | dict[str, str]:

@@ -41,10 +41,7 @@ class Reply(NamedTuple):
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Reply":
         """Return the reply that a process describes."""
-        message = "\n".join(filter(None, (fields.get("message"), fields.get("trace"))))
-        seconds, ended = fields.get("seconds", 0.0), fields.get("ended", False)
-        outside = fields.get("outside", False)
-        return cls(fields.get("result"), fields.get("kind"), message, seconds, ended, outside)
+        return cls(**{name: value for name, value in fields.items() if name in cls._fields})
 
 
 def pickle_by_reference(module: str, name: str) -> bytes:
@@ -116,8 +113,7 @@ class WorkerProcess:
         if "broken" in reply:
             self.kill("it could not load a function")
             raise ValueError(
-                f"{reply['broken']} cannot be loaded in a process of its own: "
-                f"it {reply['message']}\n{reply['trace']}".rstrip()
+                f"{reply['broken']} cannot be loaded in a process of its own: it {reply['message']}"
             )
         if "ready" not in reply:
             raise (KilledAtStart if reply.get("outside") else RuntimeError)(
