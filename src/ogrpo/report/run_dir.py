@@ -282,10 +282,6 @@ class RunDir:
         """
         return read_records(self.metrics)
 
-    def read_tokens(self) -> list[Record]:
-        """Sampled completions of the steps that were evaluated; [] of runs that kept none."""
-        return read_records(self.tokens)
-
     def rewind(self, step: int, *, beside: int | None = None, keep: bool = False) -> Rewound:
         """Drops the records after `step`, which the resumed run will write again.
 

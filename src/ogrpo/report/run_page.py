@@ -14,7 +14,7 @@ from typing import Any
 from ogrpo.report.curves import of_run
 from ogrpo.report.guards import Guards
 from ogrpo.report.page import render
-from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_dir import RunDir, read_records
 from ogrpo.report.scores import Record, evaluations, interval, reward_rows, scores
 from ogrpo.rewards.judge import RewardCounts
 from ogrpo.system.files import read_json, write_json, write_text
@@ -185,7 +185,7 @@ def shown_tokens(run: RunDir) -> list[dict[str, Any]]:
 
     At most `MOST_TOKENS` tokens; RUN/tokens.jsonl has all of them.
     """
-    steps = run.read_tokens()
+    steps = read_records(run.tokens)
     order = [*steps[:1], *reversed(steps[1:])]
     completions = [{"step": r["step"], **each} for r in order for each in r["completions"]]
     tokens = accumulate(len(each["tokens"]) for each in completions)

@@ -170,7 +170,7 @@ def outcomes(session: Session) -> dict[str, RewardCounts]:
 @contextmanager
 def not_counted(session: Session) -> Iterator[None]:
     """Leaves the counts as they are: an evaluation counts the same answers."""
-    counts = {name: reward.counts for name, reward in counting(session).items()}
+    counts = outcomes(session)
     yield
     for name, reward in counting(session).items():
         reward.counts = counts[name]
