@@ -86,9 +86,9 @@ def test_the_warm_start_tells_the_time_left_in_ten_lines(console):
 
 @pytest.mark.parametrize("begun", [0, 5])
 def test_compiling_is_told_with_its_seconds(console, begun):
-    with display(console, 9, begun, lambda: 12.4) as shown:
+    with display(console, 9, begun, lambda: 12.4) as show:
         for step in range(begun + (begun > 0), 9):
-            shown.show({"step": step, "reward": 0.5})
+            show({"step": step, "reward": 0.5})
     lines = console.file.getvalue().splitlines()
     update = ["compiling the programs of the update ..."] if begun == 0 else []
     assert lines == [*update, "programs compiled so far, in 12 s"]

@@ -53,38 +53,6 @@ def live_text(latest: Record, metrics: Metrics = LIVE) -> str:
 COMPILING = "compiling the programs of {} ..."
 
 
-class Display:
-    """A progress bar on a terminal; a line per evaluation elsewhere."""
-
-    def __init__(
-        self,
-        progress: Progress,
-        console: Console,
-        steps: int,
-        step: int,
-        compiled: Callable[[], float],
-    ) -> None:
-        self._progress, self._console, self._compiled = progress, console, compiled
-        first = COMPILING.format(f"step {step + 1}" if step else "the evaluation")
-        self._bar = progress.add_task(first, total=steps, completed=step)
-        self._latest: Record = {}
-        self._begun = step
-
-    def show(self, record: Record) -> None:
-        """Takes the newest record in; says which programs are compiled, and how long that took."""
-        self._latest |= {key: value for key, value in record.items() if value is not None}
-        text = [t for t in (live_text(self._latest), live_text(self._latest, SERVERS)) if t]
-        if not self._console.is_terminal and is_evaluated(record):
-            self._console.print(f"step {record['step']:>4}  {'  '.join(text)}", soft_wrap=True)
-        if record["step"] == 0:
-            text.append(COMPILING.format("the update"))
-            if not self._console.is_terminal:
-                self._console.print(text[-1])
-        elif record["step"] == self._begun + 1:
-            self._console.print(f"programs compiled so far, in {self._compiled():.0f} s")
-        self._progress.update(self._bar, completed=record["step"], description="\n".join(text))
-
-
 @contextmanager
 def warm_start_bar(
     console: Console, steps: int
@@ -137,8 +105,11 @@ def weights_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def display(
     console: Console, steps: int, step: int, compiled: Callable[[], float]
-) -> Iterator[Display]:
-    """Shows a run's progress until the block ends.
+) -> Iterator[Callable[[Record], None]]:
+    """Shows a run's progress until the block ends: a bar, or lines where there is no terminal.
+
+    It yields a function that shows each new record, and says which programs are compiled and how
+    long that took.
 
     Args:
       console: where it is shown.
@@ -146,17 +117,27 @@ def display(
       step: the last that was taken.
       compiled: returns the seconds of compiling so far.
     """
-    progress = Progress(
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with progress:
-        yield Display(progress, console, steps, step, compiled)
+    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
+    times, disable = (TimeElapsedColumn(), TimeRemainingColumn()), not console.is_terminal
+    with Progress(*columns, *times, console=console, disable=disable) as progress:
+        first = COMPILING.format(f"step {step + 1}" if step else "the evaluation")
+        bar = progress.add_task(first, total=steps, completed=step)
+        latest: Record = {}
+
+        def show(record: Record) -> None:
+            latest.update({key: value for key, value in record.items() if value is not None})
+            text = [t for t in (live_text(latest), live_text(latest, SERVERS)) if t]
+            if disable and is_evaluated(record):
+                console.print(f"step {record['step']:>4}  {'  '.join(text)}", soft_wrap=True)
+            if record["step"] == 0:
+                text.append(COMPILING.format("the update"))
+                if disable:
+                    console.print(text[-1])
+            elif record["step"] == step + 1:
+                console.print(f"programs compiled so far, in {compiled():.0f} s")
+            progress.update(bar, completed=record["step"], description="\n".join(text))
+
+        yield show
 
 
 def summary_table(records: list[Record]) -> Table:

@@ -254,7 +254,7 @@ def train_to_end(
         guards = Guards(run.read_metrics())
         with (
             run.metrics_writer() as metrics,
-            display(console, steps, state.step, compiled) as shown_steps,
+            display(console, steps, state.step, compiled) as show,
         ):
             keeper = Keeper(session, checkpoints, metrics, state)
             turns = train(state, session.parts, keeper.before_evaluation)
@@ -264,7 +264,7 @@ def train_to_end(
                     state, record = turn
                     keeper.take(state, record)
                     if is_first():
-                        shown_steps.show(record)
+                        show(record)
                         for callback in session.callbacks:
                             callback(state, record)
                     yield state, record
