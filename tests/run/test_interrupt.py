@@ -22,7 +22,7 @@ with stop_on_signal(lambda name: print(name, "heard", flush=True)) as stop:
     print("ready", flush=True)
     for _ in range(200):
         time.sleep(0.05)
-        if stop:
+        if stop.signal:
             break
     time.sleep(2)  # the step that is under way, in which the second hangup comes
     print("a line that nobody reads", flush=True)

@@ -20,9 +20,6 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
 
 @contextmanager
 def handling(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
@@ -61,7 +58,7 @@ def stop_on_signal(notify: Callable[[str], None]) -> Iterator[StopRequest]:
     def handle(number: signal.Signals) -> None:
         if number == request.signal == signal.SIGHUP:
             return
-        if request:
+        if request.signal is not None:
             interrupt(number)
         request.signal = number
         notify(number.name)

@@ -259,9 +259,7 @@ def train_to_end(
             keeper = Keeper(session, checkpoints, metrics, state)
             turns = train(state, session.parts, keeper.before_evaluation)
             with closing(turns), keeper.rescuing():  # saved first, and then the collector is closed
-                whose = (run.path, as_json(config), session.decoder)
-                for turn in dumping(turns, *whose):
-                    state, record = turn
+                for state, record in dumping(turns, run.path, as_json(config), session.decoder):
                     keeper.take(state, record)
                     if is_first():
                         show(record)

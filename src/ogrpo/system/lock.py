@@ -30,7 +30,7 @@ class NoLocks(OSError):
 
 
 def take(folder: Path, command: str) -> None:
-    """Takes a folder for this process until `release`, or until the process ends.
+    """Takes a folder for this process until it ends; `held` lets go of it before.
 
     Args:
       folder: it exists, and can be written to.
@@ -64,11 +64,6 @@ def take(folder: Path, command: str) -> None:
         os.pwrite(handle, (json.dumps(note) + "\n").encode(), 0)
 
 
-def release(folder: Path) -> None:
-    """Lets go of a folder that `take` took."""
-    os.close(_handles.pop(folder.resolve() / NAME))
-
-
 @contextmanager
 def held(folder: Path, command: str) -> Iterator[None]:
     """Holds a folder for this process within the block; see `take`."""
@@ -76,7 +71,7 @@ def held(folder: Path, command: str) -> Iterator[None]:
     try:
         yield
     finally:
-        release(folder)
+        os.close(_handles.pop(folder.resolve() / NAME))
 
 
 def belongs_here(folder: Path) -> bool:
