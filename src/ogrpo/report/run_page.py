@@ -54,9 +54,10 @@ SERVER_COUNTS = (
     ("requests sent to servers", "requests"),
     ("requests that failed and were sent again", "failed_requests"),
     ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
-    ("requests that servers interrupted for want of cache", "server/preemptions"),
+    ("requests that servers interrupted for want of cache since they began", "server/preemptions"),
 )
-"""Counters of the bridge to external servers since the run was last started."""
+"""Counters of the bridge to external servers since the run was last started, and the servers' own,
+which count since the servers were started."""
 
 
 @dataclass(frozen=True)
