@@ -29,8 +29,8 @@ class GuardMessage(NamedTuple):
     """A warning of a guard rail."""
 
     kind: Literal["start", "no success", "fall", "signal"]
-    """`start`: there was nothing to learn from; `no success` and `fall`: the run gets worse, which
-    a signal says that it may."""
+    """`start`: there is nothing to learn from; `no success`, `fall`: the run got worse; `signal`:
+    it may get worse, or its ratios are biased."""
     step: int
     text: str
 
@@ -65,10 +65,10 @@ class Guards:
         if record.get("ratio/bias") is not None and not self._biased:
             self._biased = True
             text = (
-                f"the mean ratio of policy to sampler is {1 + record['ratio/bias']:.3f} where their"
-                " weights are one: the sampler leaves tokens out that the policy has, and every"
-                " ratio is biased by as much. Give --rollout.keep-sampling-mask, or leave"
-                " --rollout.top-k, .top-p and .min-p out"
+                f"the mean ratio of policy to sampler is {1 + record['ratio/bias']:.3f} although"
+                " both have the same weights: the sampler never draws some tokens to which the"
+                " policy gives probability, which biases every ratio by as much. Give"
+                " --rollout.keep-sampling-mask, or leave --rollout.top-k, .top-p and .min-p out"
             )
             texts.append(("signal", text))
         messages = [GuardMessage(kind, record["step"], text) for kind, text in texts]
@@ -76,8 +76,10 @@ class Guards:
         return messages
 
     def _falls(self, record: Record) -> Iterable[str]:
-        """Sampled Pass@1, or the mean reward where there is none; Pass@k where Pass@1 has not risen
-        in the same time, since success that is surer may leave answers alike.
+        """Yields a warning where sampled Pass@1 (the mean reward without one) fell below its best.
+
+        Pass@k may fall while Pass@1 rises, as a surer policy gives more equal answers: that is no
+        warning.
         """
         drawn = [score for score in scores([record]) if "greedy" not in score.key]
         head = drawn[0].key if drawn else ""
@@ -121,9 +123,10 @@ class Guards:
             if len(self._recent[key]) == WINDOW and mean > limit and key not in self._beyond:
                 self._beyond.add(key)
                 yield (
-                    f"{name} is {form.format(mean)} in the mean of {WINDOW} steps: few sound runs"
-                    f" pass {limit:g}, and most of those that fell did (docs/settings.md). A"
-                    " smaller --optimizer.learning-rate or fresher samples may help"
+                    f"{name} is {form.format(mean)} in the mean of {WINDOW} steps: few runs that"
+                    f" kept their score passed {limit:g}, and most runs whose score fell did"
+                    " (docs/settings.md). A smaller --optimizer.learning-rate or fresher samples"
+                    " may help"
                 )
 
 

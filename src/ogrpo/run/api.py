@@ -98,7 +98,8 @@ class Trainer:
         A loop that is left early leaves a run that is saved and can be resumed, without a report.
         """
         whole = shlex.join([Path(sys.executable).name, *sys.argv])
-        command = Invocation(whole, "the same, with run_dir and resume=True, as in")
+        program = "the same program, with run_dir and resume=True in its Trainer; as options:"
+        command = Invocation(whole, program)
         self._result = yield from run_steps(
             self.config, self._console, command, self.task, self._callbacks
         )

@@ -80,7 +80,7 @@ class Invocation(NamedTuple):
     whole: str
     """The whole of it, for the report."""
     program: str
-    """Its beginning, which options follow."""
+    """The part of it before the options, which other options may follow."""
 
 
 @dataclass(frozen=True)
