@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ogrpo.core import bounds, divergences
+from ogrpo.core import bounds, divergences, gates
 from tests.exact.draws import EPS, Y, distributions, for_all, values
 
 pytestmark = pytest.mark.slow
@@ -97,6 +97,15 @@ def test_k3_needs_the_reference_within_the_policy():
     exact = pi @ np.log(pi / ref)
     assert pi @ divergences.k1(jnp.log(pi), jnp.log(ref)) == pytest.approx(exact)
     assert pi @ divergences.k3(jnp.log(pi), jnp.log(ref)) == pytest.approx(exact - 0.5)
+
+
+def test_k3_is_constant_far_from_the_reference_and_shuts_its_gate_at_infinity():
+    far = jnp.array([-61.0, -200.0, -jnp.inf])
+    values, slopes = jax.vmap(jax.value_and_grad(lambda x: divergences.k3(x, jnp.zeros(()))))(far)
+    np.testing.assert_allclose(values, np.expm1(60.0) - 60, rtol=1e-12)
+    assert not np.any(slopes)
+    kept = gates.k3_mask(-far, jnp.zeros(3), jnp.array([False, False, True]), limit=0.01)
+    assert not np.any(kept)
 
 
 def test_refuted_k3_on_the_samplers_draws():

@@ -46,7 +46,7 @@ def k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
 
     Source: GRPO (Shao et al. 2024, arXiv:2402.03300), eq. 4. Unbiased under y ~ pi where ref << pi,
     >= 0; biased on unweighted samples of another policy. As a loss with the samples fixed, its
-    gradient is that of KL(ref||pi), the other direction. exp is held constant beyond x = 60.
+    gradient is that of KL(ref||pi), the other direction. Constant beyond x = 60.
 
     Args and Returns: as `k1`.
 
@@ -54,8 +54,8 @@ def k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
       >>> float(k3(jnp.array([-1.0]), jnp.array([-2.0]))[0])  # e^-1
       0.3678794503211975
     """
-    x = -k1(log_probs, ref_log_probs)
-    return jnp.expm1(jnp.minimum(x, MAX_LOG_RATIO)) - x
+    x = jnp.minimum(-k1(log_probs, ref_log_probs), MAX_LOG_RATIO)
+    return jnp.expm1(x) - x
 
 
 def straight_through_k3(log_probs: jax.Array, ref_log_probs: jax.Array) -> jax.Array:
