@@ -99,6 +99,14 @@ def test_a_shut_gate_stays_shut_at_zero_probability():
     assert value == 0
 
 
+@pytest.mark.parametrize(("power", "far"), [(0.0, -1e4), (2.0, 1e4)])
+def test_vespos_weight_is_finite_wherever_the_policy_is_without_its_power_or_its_rate(power, far):
+    log_probs, batch, _ = problem()
+    batch = batch._replace(behavior_log_probs=batch.behavior_log_probs.at[0, 0, 0].add(-far))
+    knobs = {"power_pos": power, "power_neg": power, "rate_pos": 0.0, "rate_neg": 0.0}
+    assert np.isfinite(objectives.vespo(log_probs, batch, **knobs)).all()
+
+
 def test_a_clip_stops_the_gradient_where_it_binds_and_not_on_the_way_back():
     ratio = jnp.array([0.5, 1.0, 2.0, 0.5, 1.0, 2.0])
     signs = jnp.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])

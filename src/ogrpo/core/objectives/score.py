@@ -4,11 +4,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import xlogy
 
 from ogrpo.core import gates, surrogates
 from ogrpo.core.checks import Scalar, check_nonnegative
 from ogrpo.core.objectives.base import TokenBatch, masked_batch, scored, token_loss
-from ogrpo.core.ratios import log_ratio, sequence_log_ratio
+from ogrpo.core.ratios import exp_ratio, log_ratio, sequence_log_ratio
 from ogrpo.core.traces import vtrace_weight
 
 __all__ = [  # noqa: RUF022
@@ -122,7 +123,7 @@ def vespo(
     def gate(ratio: jax.Array, advantages: jax.Array) -> jax.Array:
         rising = advantages >= 0
         power, rate = jnp.where(rising, power_pos, power_neg), jnp.where(rising, rate_pos, rate_neg)
-        return jnp.exp(power * jnp.log(ratio) + rate * (1 - ratio))
+        return exp_ratio(xlogy(power, ratio) + rate * (1 - ratio))
 
     return scored(log_probs, batch, gate, log_ratio_fn=sequence_log_ratio)
 
