@@ -84,6 +84,15 @@ def test_the_second_moment_mask_drops_the_largest_first():
     np.testing.assert_array_equal(ties, 1)
 
 
+def test_an_infinite_log_ratio_leaves_the_clip_of_the_released_m2po_where_its_budget_puts_it():
+    """Squares .01 and infinity with a mean of .04: .01 and .07, as with any large square."""
+    behavior = jnp.array([-1.0, -jnp.inf])
+    batch = objectives.TokenBatch(jnp.ones(2), jnp.ones(2, bool), behavior)
+    clip = partial(objectives.m2po_released, threshold=0.04, eps_low=0.0, eps_high=0.0)
+    losses = clip(jnp.array([-0.9, -1.0]), batch)
+    np.testing.assert_allclose(losses, [-np.exp(0.1), -np.exp(np.sqrt(0.07))], rtol=1e-3)
+
+
 def test_the_tokens_of_highest_entropy_are_kept_whatever_lies_under_the_mask():
     entropy = jnp.array([[0.1, 0.9, 0.5, jnp.nan], [0.3, 0.7, 9.0, 9.0]])
     mask = jnp.array([[True, True, True, False], [True, True, False, False]])

@@ -269,7 +269,8 @@ def m2po_released(
     log_probs, batch = masked_batch(log_probs, batch)
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
     # The cap c of squares with mean min(D^2, c) = threshold; infinite if their mean is below it.
-    squares = jnp.sort(jnp.where(batch.mask, jax.lax.stop_gradient(delta) ** 2, jnp.inf).ravel())
+    held = jnp.clip(jax.lax.stop_gradient(delta), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    squares = jnp.sort(jnp.where(batch.mask, held**2, jnp.inf).ravel())
     n = masked_count(batch.mask, delta.dtype, None)
     before = jnp.arange(squares.size, dtype=delta.dtype)
     kept = jnp.where(before < n, squares, 0)
