@@ -1,5 +1,7 @@
 """Advantages by hand and by their definitions, and the groups that have none."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +123,19 @@ def test_advantages_of_sets_are_their_definitions_over_every_set(k):
     if k == 1:
         alone = advantages.leave_one_out(jnp.asarray(GRADED))
         np.testing.assert_allclose(of_best, alone, rtol=1e-4, atol=1e-6)
+
+
+def test_advantages_of_sets_are_those_of_large_groups_too():
+    """There are 6e40 sets of 32 of 256 completions, beyond float32: the shares are of logs."""
+    n, k, failures = 256, 32, 250
+    rewards = jnp.asarray(np.arange(n) >= failures, jnp.float32)
+    passed = 1 - math.comb(failures, k) / math.comb(n, k)
+    beside_failure = 1 - math.comb(failures - 1, k - 1) / math.comb(n - 1, k - 1)
+    without = [1 - math.comb(f, k) / math.comb(n - 1, k) for f in (failures - 1, failures)]
+    of_any = (np.array([beside_failure, 1]) - passed) / math.sqrt(passed * (1 - passed))
+    of_best = k * (np.array([beside_failure, 1]) - without)
+    for fn, expected in ((advantages.pass_at_k, of_any), (advantages.max_at_k, of_best)):
+        np.testing.assert_allclose(fn(rewards, k=float(k))[jnp.array([0, -1])], expected, rtol=0.1)
 
 
 MASK = np.arange(6) < RNG.integers(0, 7, (2, 5, 1))

@@ -374,8 +374,8 @@ def pass_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     success = present & (values > 0)
     n = masked_count(present, values.dtype)
     failures = n - masked_count(success, values.dtype)
-    mean = 1 - _choose(failures, k) / jnp.maximum(_choose(n, k), 1)
-    missed = _choose(failures - 1, k - 1) / jnp.maximum(_choose(n - 1, k - 1), 1)
+    mean = 1 - _share_of_sets((failures, k), (n, k))
+    missed = _share_of_sets((failures - 1, k - 1), (n - 1, k - 1))
     mixed = (mean > 1e-6) & (mean < 1 - 1e-6)
     std = jnp.sqrt(jnp.where(mixed, mean * (1 - mean), 1))
     credit = (jnp.where(success, 1.0, 1 - missed) - mean) / std
@@ -404,12 +404,11 @@ def max_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     order = jnp.argsort(jnp.argsort(jnp.where(present, values, jnp.inf), axis=-1), axis=-1)
     place, left_out = order[..., None, :], order[..., :, None]
     other = present[..., None, :] & (place != left_out)
-    rank = (place - (left_out < place).astype(place.dtype)).astype(
-        values.dtype
-    )  # [..., i, j]: of j, where i is left out
-    theirs, mine = values[..., None, :], values[..., :, None]
-    best_with = _choose(rank, k - 2) / jnp.maximum(_choose(n - 1, k - 1), 1)[..., None]
-    best_without = _choose(rank, k - 1) / jnp.maximum(_choose(n - 1, k), 1)[..., None]
+    # [..., i, j]: the rank of j where i is left out.
+    rank = (place - (left_out < place).astype(place.dtype)).astype(values.dtype)
+    theirs, mine, rest = values[..., None, :], values[..., :, None], n[..., None] - 1
+    best_with = _share_of_sets((rank, k - 2), (rest, k - 1))
+    best_without = _share_of_sets((rank, k - 1), (rest, k))
     with_i = jnp.sum(jnp.where(other, best_with * jnp.maximum(mine, theirs), 0), axis=-1)
     without_i = jnp.sum(jnp.where(other, best_without * theirs, 0), axis=-1)
     credit = k * (jnp.where(k < 2, values, with_i) - without_i)
@@ -417,8 +416,16 @@ def max_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     return enough * jnp.where(present & (n > k), credit, 0)
 
 
-def _choose(n: jax.Array, k: Scalar) -> jax.Array:
-    """C(n, k) of whole numbers, 0 where k < 0 or k > n."""
+def _share_of_sets(some: tuple[jax.Array, Scalar], of: tuple[jax.Array, Scalar]) -> jax.Array:
+    """C(n, k) / C(m, l) of whole numbers, each pair (of what, how many): in logs, none overflows.
+
+    0 where there is no such k of n; where there are no l of m, C(m, l) counts as 1.
+    """
+    return jnp.exp(_log_choose(*some) - jnp.maximum(_log_choose(*of), 0))
+
+
+def _log_choose(n: jax.Array, k: Scalar) -> jax.Array:
+    """log C(n, k) of whole numbers, -inf where k < 0 or k > n."""
     there = (k >= 0) & (n >= k)
     n, k = jnp.where(there, n, 0), jnp.where(there, k, 0)
-    return jnp.where(there, jnp.exp(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)), 0)
+    return jnp.where(there, gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1), -jnp.inf)
