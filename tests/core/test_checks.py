@@ -12,6 +12,7 @@ from ogrpo.core import (
     estimators,
     objectives,
     returns,
+    surrogates,
     trust_region,
     weights,
 )
@@ -30,6 +31,11 @@ REFUSED = [
     (lambda: aggregate.token_total(ROW, KEPT, counted=COUNTS), "counted must be bool"),
     (lambda: weights.truncated_weight(ROW, KEPT, cap=-1.0), "cap must be >= 0, got -1"),
     (lambda: advantages.group_standardized(ROW, eps_inside=-1e-3), "eps_inside must be >= 0"),
+    (lambda: advantages.soft_value(ROW, tau=0.0), "tau must lie strictly between 0 and inf, got 0"),
+    (lambda: advantages.exponentially_weighted(ROW, tau=0.0), "tau must lie strictly between"),
+    (lambda: advantages.max_at_k(ROW, k=0.5), r"k must be >= 1, got 0\.5"),
+    (lambda: advantages.pass_at_k(ROW, k=0.0), "k must be >= 1, got 0"),
+    (lambda: soften(temperature_neg=0.0), "temperature_neg must lie strictly between 0 and inf"),
     (lambda: advantages.leave_prompt_out(ROW), r"\[N, G\] with N >= 2, got \[1, 3\]"),
     (lambda: advantages.leave_prompt_out(EMPTY), r"N >= 2, got \[2, 3, 0\]"),
     (lambda: returns.step_returns(ROW, BARE), "rewards of steps are read"),
@@ -45,12 +51,18 @@ REFUSED = [
     (lambda: bet(delta=1.0), "delta must lie strictly between 0 and 1, got 1"),
     (lambda: bet(rates=(0.5, 1.0)), r"rates\[1\] must lie strictly between 0 and 1, got 1"),
     (lambda: bet(rates=()), "rates is empty; pass one"),
+    (lambda: certificates.bernstein_rate(0.0, 9, floor=1.0, delta=0.1), "second_moment must lie"),
 ]
 
 
 def token_loss(**knobs):
     batch = objectives.TokenBatch(ROW, KEPT, ROW)
     return objectives.token_loss(ROW, batch, surrogate_fn=lambda r, a: r * a, **knobs)
+
+
+def soften(**changes):
+    knobs = {"temperature_pos": 1.0, "temperature_neg": 1.0} | changes
+    return surrogates.soft_surrogate(ROW, ROW, **knobs)
 
 
 def gap(**changes):

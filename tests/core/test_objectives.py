@@ -139,12 +139,12 @@ def test_bfloat16_is_widened_before_it_is_subtracted(name):
 
 
 @every_objective
-def test_shapes_masks_and_widths_are_checked_under_trace(name):
+def test_shapes_masks_and_knobs_are_checked_under_trace(name):
     log_probs, batch, _ = problem()
     loss = jax.jit(lambda x, b: OBJECTIVES[name](x, b, **KNOBS[name]))
-    if "eps_high" in KNOBS[name]:
-        with pytest.raises(ValueError, match=r"eps_high must be >= 0, got -0\.1"):
-            jax.jit(partial(OBJECTIVES[name], **KNOBS[name] | {"eps_high": -0.1}))(log_probs, batch)
+    for knob in KNOBS[name].keys() - {"cov_low", "cov_high"}:
+        with pytest.raises(ValueError, match=rf"^{knob} must .*, got -0\.1"):
+            jax.jit(partial(OBJECTIVES[name], **KNOBS[name] | {knob: -0.1}))(log_probs, batch)
     with pytest.raises(ValueError, match=r"log_probs.*\(2, 4, 4\)"):
         loss(log_probs[..., :4], batch)
     with pytest.raises(ValueError, match=r"mask must be bool, got float32\[2, 4, 5\]"):

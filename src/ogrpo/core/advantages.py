@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 
-from ogrpo.core.checks import Scalar, as_floats, check_group, check_nonnegative
+from ogrpo.core.checks import (
+    Scalar,
+    as_floats,
+    check_at_least,
+    check_group,
+    check_nonnegative,
+    check_open,
+)
 from ogrpo.core.masked import masked_count, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
 
@@ -207,7 +214,7 @@ def soft_value(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Array:
     Returns:
       [..., G].
     """
-    check_nonnegative(tau=tau)
+    check_open(float("inf"), tau=tau)
     values, present = judged(rewards, 2)
     total = jax.nn.logsumexp(values / tau, axis=-1, keepdims=True, where=present)
     size = jnp.maximum(masked_count(present, values.dtype), 1)
@@ -249,7 +256,7 @@ def exponentially_weighted(rewards: jax.Array, *, tau: Scalar = 1.0) -> jax.Arra
     Returns:
       [..., G].
     """
-    check_nonnegative(tau=tau)
+    check_open(float("inf"), tau=tau)
     advantages = centered(rewards)
     return exp_ratio(advantages / tau) * advantages
 
@@ -369,7 +376,7 @@ def pass_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     Returns:
       [..., G]; 0 where every set succeeds or none does; NaN if G < k.
     """
-    check_nonnegative(k=k)
+    check_at_least(1, k=k)
     values, present = judged(rewards, 2)
     success = present & (values > 0)
     n = masked_count(present, values.dtype)
@@ -398,7 +405,7 @@ def max_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     Returns:
       [..., G]; NaN if G <= k.
     """
-    check_nonnegative(k=k)
+    check_at_least(1, k=k)
     values, present = judged(rewards, 2)
     n = masked_count(present, values.dtype)
     order = jnp.argsort(jnp.argsort(jnp.where(present, values, jnp.inf), axis=-1), axis=-1)

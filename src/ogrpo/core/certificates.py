@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ogrpo.core.checks import Scalar, as_floats, check_axes, check_nonnegative
+from ogrpo.core.checks import Scalar, as_floats, check_axes, check_nonnegative, check_open
 from ogrpo.core.surrogates import clipped_surrogate
 
 
@@ -153,8 +153,8 @@ def betting_confidence(
       Array(True, dtype=bool)
     """
     (values,) = as_floats(values=values)
-    _check_open(1, delta=delta, **{f"rates[{i}]": rate for i, rate in enumerate(rates)})
-    _check_open(float("inf"), floor=floor)
+    check_open(1, delta=delta, **{f"rates[{i}]": rate for i, rate in enumerate(rates)})
+    check_open(float("inf"), floor=floor)
     if len(rates) == 0:
         raise ValueError("rates is empty; pass one rate at least, `bernstein_rate` finds one")
     grid = jnp.asarray(rates, values.dtype)
@@ -220,8 +220,8 @@ def bernstein_rate(second_moment: Scalar, n: Scalar, *, floor: Scalar, delta: Sc
     The best there is where `second_moment` is right, and valid where it is wrong; take it from
     earlier updates, never from the values to be certified. Theorem `bernstein_radius`.
     """
-    check_nonnegative(second_moment=second_moment, n=n, floor=floor)
-    _check_open(1, delta=delta)
+    check_open(float("inf"), second_moment=second_moment, n=n, floor=floor)
+    check_open(1, delta=delta)
     spread = jnp.asarray(second_moment, float) * n
     scale = floor * jnp.sqrt(-2 * jnp.log(jnp.asarray(delta, float)) / spread)
     return scale / (1 + scale)
@@ -239,15 +239,9 @@ def certificate_size(
       >>> round(float(certificate_size(0.05, 0.005, floor=1.0, delta=0.05)))
       93
     """
-    check_nonnegative(mean=mean, second_moment=second_moment, floor=floor)
-    _check_open(1, delta=delta)
+    check_nonnegative(mean=mean, second_moment=second_moment)
+    check_open(float("inf"), floor=floor)
+    check_open(1, delta=delta)
     noise = 2 * jnp.asarray(second_moment, float)
     root = (jnp.sqrt(noise + 4 * floor * mean) - jnp.sqrt(noise)) / (2 * floor)
     return -jnp.log(jnp.asarray(delta, float)) / root**2
-
-
-def _check_open(top: float, **scalars: Scalar) -> None:
-    check_nonnegative(**scalars)
-    for name, value in scalars.items():
-        if not isinstance(value, Tracer) and not 0 < float(value) < top:
-            raise ValueError(f"{name} must lie strictly between 0 and {top}, got {value}")

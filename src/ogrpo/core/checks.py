@@ -56,14 +56,26 @@ def check_group(rewards: jax.Array, least: int = 2) -> None:
         raise ValueError(f"rewards must be [..., G] with G >= {least}, got {_describe(rewards)}")
 
 
-def check_nonnegative(**scalars: jax.Array | float) -> None:
+def check_nonnegative(**scalars: Scalar) -> None:
     """Refuses negative or NaN scalars; a traced scalar passes, its value being unknown."""
+    check_at_least(0, **scalars)
+
+
+def check_at_least(least: int, **scalars: Scalar) -> None:
+    """Refuses smaller or NaN scalars; a traced scalar passes, its value being unknown."""
     for name, value in scalars.items():
         if isinstance(value, Tracer):
             continue
         with jax.ensure_compile_time_eval():  # a Python float is known inside a jit, too
-            if not jnp.all(jnp.asarray(value) >= 0):
-                raise ValueError(f"{name} must be >= 0, got {value}")
+            if not jnp.all(jnp.asarray(value) >= least):
+                raise ValueError(f"{name} must be >= {least}, got {value}")
+
+
+def check_open(top: float, **scalars: Scalar) -> None:
+    """Refuses scalars that do not lie strictly between 0 and `top`; a traced scalar passes."""
+    for name, value in scalars.items():
+        if not isinstance(value, Tracer) and not 0 < float(value) < top:
+            raise ValueError(f"{name} must lie strictly between 0 and {top}, got {value}")
 
 
 def is_zero(weight: jax.Array | float) -> bool:

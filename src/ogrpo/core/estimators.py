@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import Scalar, check_nonnegative
+from ogrpo.core.checks import Scalar, check_nonnegative, check_open
 
 
 def importance_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
@@ -255,5 +255,6 @@ def high_probability_clip(n: Scalar, moment: Scalar, delta: Scalar) -> jax.Array
     Returns:
       The cap.
     """
-    check_nonnegative(n=n, moment=moment, delta=delta)
+    check_nonnegative(n=n, moment=moment)
+    check_open(1, delta=delta)
     return jnp.sqrt(3 * jnp.asarray(n, float) * moment / (4 * jnp.log(2 / delta)))

@@ -111,6 +111,7 @@ def clipped_gate(
 
     Source: CISPO (MiniMax-M1, 2025, arXiv:2506.13585). [..., T] -> [..., T].
     """
+    check_nonnegative(low=low, high=high)
     check_axes("T", ratio=ratio, advantages=advantages)
     return jnp.clip(ratio, low, high)
 

@@ -12,7 +12,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import Scalar, as_floats, check_axes, check_nonnegative
+from ogrpo.core.checks import (
+    Scalar,
+    as_floats,
+    check_at_least,
+    check_axes,
+    check_nonnegative,
+    check_open,
+)
 
 SurrogateFn = Callable[[jax.Array, jax.Array], jax.Array]
 GateFn = Callable[[jax.Array, jax.Array], jax.Array]
@@ -164,12 +171,12 @@ def dual_clipped_surrogate(
       advantages: [..., T].
       eps_low: as in `clipped_surrogate`.
       eps_high: as in `clipped_surrogate`.
-      dual: multiple of a below which the objective does not fall, > 1.
+      dual: multiple of a below which the objective does not fall, >= 1.
 
     Returns:
       [..., T] to be maximised.
     """
-    check_nonnegative(dual=dual)
+    check_at_least(1, dual=dual)
     clipped = clipped_surrogate(ratio, advantages, eps_low=eps_low, eps_high=eps_high)
     return jnp.where(advantages < 0, jnp.maximum(clipped, dual * advantages), clipped)
 
@@ -188,12 +195,13 @@ def soft_surrogate(
     Args:
       ratio: [..., T].
       advantages: [..., T].
-      temperature_pos: t where a > 0.
-      temperature_neg: t elsewhere; larger fades faster.
+      temperature_pos: t where a > 0, > 0.
+      temperature_neg: t elsewhere, > 0; larger fades faster.
 
     Returns:
       [..., T] to be maximised.
     """
+    check_open(float("inf"), temperature_pos=temperature_pos, temperature_neg=temperature_neg)
     temperature = jnp.where(advantages > 0, temperature_pos, temperature_neg)
     temperature = temperature.astype(ratio.dtype)
     return 4 * jax.nn.sigmoid(temperature * (ratio - 1)) / temperature * advantages

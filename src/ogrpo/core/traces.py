@@ -65,6 +65,7 @@ def vtrace_weight(
       [..., T] detached, 0 where masked.
     """
     check_masked("T", mask, log_ratio=log_ratio)
+    check_nonnegative(ratio_cap=ratio_cap, trace_cap=trace_cap)
     traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
     ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
     remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
@@ -145,6 +146,7 @@ def vtrace(
       v_{t+1} - V_t); 0 where masked.
     """
     check_masked("T", mask, log_ratio=log_ratio, rewards=rewards, values=values)
+    check_nonnegative(discount=discount, ratio_cap=ratio_cap, trace_cap=trace_cap)
     traces = trace_coefficient(log_ratio, decay=decay, cap=trace_cap)
     ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
 

@@ -127,7 +127,7 @@ def dual_clip(
       batch: [..., T].
       eps_low: how far below 1 the ratio still counts, >= 0.
       eps_high: how far above 1, >= 0.
-      dual: multiple of A below which the gain does not fall where A < 0, > 1.
+      dual: multiple of A below which the gain does not fall where A < 0, >= 1.
 
     Returns:
       [..., T], 0 where masked.
@@ -153,11 +153,12 @@ def two_sided(
       batch: [..., T].
       eps_low: how far below 1 the ratio still counts, >= 0.
       eps_high: how far above 1, >= 0.
-      delta: largest ratio where A < 0.
+      delta: largest ratio where A < 0, >= 0.
 
     Returns:
       [..., T], 0 where masked.
     """
+    check_nonnegative(delta=delta)
     clip = partial(surrogates.capped_surrogate, eps_low=eps_low, eps_high=eps_high, cap=delta)
     return token_loss(log_probs, batch, surrogate_fn=clip)
 
@@ -228,8 +229,8 @@ def sapo(
     Args:
       log_probs: [..., T] log pi.
       batch: [..., T].
-      temperature_pos: t where A > 0.
-      temperature_neg: t elsewhere; larger fades faster.
+      temperature_pos: t where A > 0, > 0.
+      temperature_neg: t elsewhere, > 0; larger fades faster.
 
     Returns:
       [..., T], 0 where masked.

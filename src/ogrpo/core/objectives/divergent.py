@@ -74,8 +74,7 @@ def dppo_tv(
     Returns:
       [..., T], 0 where masked.
     """
-    fence = _fence(binary_tv, log_probs, batch, low, high)
-    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
+    return _dppo(binary_tv, log_probs, batch, low, high, cap)
 
 
 def dppo_kl(
@@ -100,8 +99,7 @@ def dppo_kl(
     Returns:
       [..., T], 0 where masked.
     """
-    fence = _fence(binary_kl, log_probs, batch, low, high)
-    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
+    return _dppo(binary_kl, log_probs, batch, low, high, cap)
 
 
 def prime_rl(
@@ -145,12 +143,13 @@ def distill(
     Args:
       log_probs: [..., T] log pi.
       batch: [..., T].
-      low: largest mu - pi of a token that is taught.
+      low: largest mu - pi of a token that is taught, >= 0.
       coef: weight of the pull towards the sampler, >= 0.
 
     Returns:
       [..., T], 0 where masked.
     """
+    check_nonnegative(low=low)
     log_probs, batch = masked_batch(log_probs, batch)
     ref = needed(batch.ref_log_probs, "ref_log_probs")
     gain = jax.lax.stop_gradient(ref - log_probs)
@@ -290,6 +289,20 @@ def _pull(log_probs: jax.Array, batch: TokenBatch, coef: Scalar) -> jax.Array:
     """coef D^2 of each token, 0 where masked."""
     check_nonnegative(coef=coef)
     return coef * log_ratio(log_probs, batch.behavior_log_probs, batch.mask) ** 2
+
+
+def _dppo(
+    divergence_fn: KlFn,
+    log_probs: jax.Array,
+    batch: TokenBatch,
+    low: Scalar,
+    high: Scalar,
+    cap: Scalar,
+) -> jax.Array:
+    """REINFORCE on tokens inside the fence, each weighed by its ratio of at most `cap`."""
+    check_nonnegative(cap=cap)
+    fence = _fence(divergence_fn, log_probs, batch, low, high)
+    return scored(log_probs, batch, lambda r, a: fence(r, a) * jnp.clip(r, 0.0, cap))
 
 
 def _fence(

@@ -37,6 +37,7 @@ def opmd_kimi(log_probs: jax.Array, batch: TokenBatch, *, coef: Scalar = 0.1) ->
     Returns:
       [..., T], 0 where masked.
     """
+    check_nonnegative(coef=coef)
     log_probs, batch = masked_batch(log_probs, batch)
     imitate = partial(surrogates.score, log_probs=log_probs, gate_fn=gates.open_gate)
     pull = batch._replace(ref_log_probs=batch.behavior_log_probs)

@@ -50,8 +50,8 @@ def cispo(
     Args:
       log_probs: [..., T] log pi.
       batch: [..., T].
-      low: least ratio that weighs a token.
-      high: largest.
+      low: least ratio that weighs a token, >= 0.
+      high: largest, >= 0.
 
     Returns:
       [..., T], 0 where masked.
@@ -138,12 +138,13 @@ def sppo(
     Args:
       log_probs: [..., T] log pi.
       batch: [..., T].
-      low: least ratio with a loss.
-      high: largest.
+      low: least ratio with a loss, >= 0.
+      high: largest, >= 0.
 
     Returns:
       [..., T], 0 where masked.
     """
+    check_nonnegative(low=low, high=high)
     band = partial(gates.band_gate, low=low, high=high)
     distance = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
     surrogate = partial(surrogates.score, log_probs=distance, gate_fn=band)
