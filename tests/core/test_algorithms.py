@@ -212,7 +212,10 @@ def test_a_part_is_exchanged_and_told(advantage, expected):
 
 def test_its_own_part_is_no_change():
     grpo = ALGORITHMS["grpo"]
-    assert with_parts(grpo, advantage="group_standardized", reduction="sequence") is grpo
+    assert with_parts(grpo, advantage="group_standardized", reduction="sequence", kl="k3") is grpo
+    whitened = with_parts(grpo, whiten="tokens")
+    assert with_parts(whitened, whiten="tokens") is whitened
+    assert with_parts(grpo, gate="geometric").changed == ("gate geometric",)
     off_policy = ALGORITHMS["off_policy_grpo"]
     assert with_parts(off_policy, center="unit") is off_policy
     red_weight, dr_grpo = ALGORITHMS["red_weight"], ALGORITHMS["dr_grpo"]  # parts with knobs
@@ -292,6 +295,8 @@ REFUSED = [
     (lambda: with_parts(ALGORITHMS["grpo"], advantage="best"), "no advantage 'best'"),
     (lambda: with_parts(ALGORITHMS["grpo"], gate=("best",)), "there is no gate 'best'"),
     (lambda: with_parts(ALGORITHMS["grpo"], gate=("token", "token")), "name each once"),
+    (lambda: again(gate="token"), "gates token: name each once"),
+    (lambda: again(bonus="entropy"), "grpo has the bonus entropy already"),
     (lambda: with_parts(ALGORITHMS["grpo"], center="unit"), "grpo has no centre"),
     (lambda: with_parts(ALGORITHMS["decoupled"], weight="plain"), "correct it twice"),
     (lambda: ALGORITHMS["reinforce"].settings({"eps_low": 0.1}), "reinforce has no eps_low"),
@@ -320,6 +325,10 @@ REFUSED = [
     (lambda: call("dapo", shape=(4,)), r"rewards are \[4\], but log_probs \[2, 4, 5\]"),
     (lambda: call("dapo", shape=(2, 4, 5)), r"rewards are \[2, 4, 5\], but log_probs \[2, 4, 5\]"),
 ]
+
+
+def again(**part):
+    return with_parts(with_parts(ALGORITHMS["grpo"], **part), **part)
 
 
 def undeclared():

@@ -23,6 +23,7 @@ from ogrpo.core.algorithms.base import (
     ADVANTAGE,
     BEHAVIOR,
     ENTROPY,
+    K3_TO_REFERENCE,
     KEY,
     LENGTHS,
     PROXIMAL,
@@ -192,6 +193,7 @@ _ESTIMATORS = {"k1": divergences.k1, "k2": divergences.k2, "k3": divergences.k3}
 _CORRECTED = {"importance": divergences.importance_kl, "weighted": divergences.weighted_kl}
 KLS: dict[str, KlTermFn] = {
     **{name: reference_kl(fn) for name, fn in _ESTIMATORS.items()},
+    "k3": K3_TO_REFERENCE,
     "straight_through_k3": reference_kl(divergences.straight_through_k3),
     **{
         f"{kind}_{name}": _importance_kl(fn, form)
@@ -211,13 +213,14 @@ def with_parts(
     kl: str | None = None,
     center: str | None = None,
     weight: str | None = None,
-    gate: Sequence[str] = (),
+    gate: str | Sequence[str] = (),
     bonus: str | None = None,
     whiten: str | None = None,
 ) -> Algorithm:
     """Returns the method with some parts exchanged or added, which its `title` names.
 
-    A part that the method has already changes nothing. The knobs of a part go and come with it.
+    A part that the method has already changes nothing; a gate or a bonus that it has already is
+    refused. The knobs of a part go and come with it.
 
     Args:
       algorithm: the method.
@@ -226,7 +229,7 @@ def with_parts(
       kl: a key of `KLS`.
       center: a key of `CENTERS`, for losses that have one.
       weight: a key of `WEIGHTS`: the loss on ratios pi/pi_k, and pi_k/mu as this weight.
-      gate: keys of `GATES`, each once: tokens that one of them shuts cost nothing, and count.
+      gate: a key of `GATES`, or several: tokens that one of them shuts cost nothing, and count.
       bonus: "entropy", which lowers the loss of each token by entropy_coef times pi's entropy.
       whiten: "tokens": the advantages are whitened over all tokens of the batch, last of all.
 
@@ -250,17 +253,19 @@ def with_parts(
             knobs = _exchanged(algorithm, REDUCTION, REDUCTION_KNOBS.get(reduction, {}))
             label = f"reduction {reduction}"
             algorithm = replace(algorithm.renamed(label), reduction=fn, knobs=knobs)
-    if kl is not None:
-        algorithm = replace(algorithm.renamed(f"KL {kl}"), kl=_named(KLS, kl, "KL"))
+    if kl is not None and (kl_fn := _named(KLS, kl, "KL")) is not algorithm.kl:
+        algorithm = replace(algorithm.renamed(f"KL {kl}"), kl=kl_fn)
     if center is not None:
         algorithm = _with_center(algorithm, center)
     if weight is not None:
         algorithm = _with_weight(algorithm, weight)
-    algorithm = _with_gates(algorithm, gate) if gate else algorithm
+    if gate:
+        algorithm = _with_gates(algorithm, (gate,) if isinstance(gate, str) else gate)
     algorithm = algorithm if bonus is None else _with_bonus(algorithm, bonus)
     if whiten is not None:
         _named({"tokens": None}, whiten, "whiten")
-        algorithm = replace(algorithm.renamed(f"whiten {whiten}"), whiten=True)
+        if not algorithm.whiten:
+            algorithm = replace(algorithm.renamed(f"whiten {whiten}"), whiten=True)
     return algorithm
 
 
@@ -323,11 +328,11 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
 
 
 def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
-    if len({*names}) < len(names):
-        raise ValueError(f"gates {', '.join(names)}: name each once, a gate twice is that gate")
     stack = [_named(GATES, name, "gate") for name in names]
     of = {gate.of for gate in stack}
     of_gates = {name: knob for gate in stack for name, knob in gate.knobs.items()}
+    if len({*names}) < len(names) or of_gates.keys() & algorithm.knobs.keys():
+        raise ValueError(f"gates {', '.join(names)}: name each once, a gate twice is that gate")
 
     def loss(log_probs: jax.Array, batch: TokenBatch, **knobs: Scalar) -> jax.Array:
         """The loss where every gate is open, held constant, and 0 elsewhere."""
@@ -362,6 +367,8 @@ def _seen_by_gates(
 
 def _with_bonus(algorithm: Algorithm, name: str) -> Algorithm:
     knobs = _named(BONUS_KNOBS, name, "bonus")
+    if knobs.keys() & algorithm.knobs.keys():
+        raise ValueError(f"{algorithm.name} has the bonus {name} already: leave it out")
 
     def loss(
         log_probs: jax.Array, batch: TokenBatch, *, entropy_coef: Scalar, **knobs: Scalar
