@@ -398,6 +398,8 @@ def test_certificate_composes_and_traces():
 
     by_hand = whole(ratio, center, r)
     np.testing.assert_allclose(jax.jit(whole)(ratio, center, r), by_hand, atol=EPS)
+    of_these_rewards = jax.jit(lambda ratio: whole(ratio, center, r))
+    np.testing.assert_allclose(of_these_rewards(ratio), by_hand, atol=EPS)
     np.testing.assert_allclose(by_hand.mean, 0.1)
     half = whole(*(x.astype(jnp.bfloat16) for x in (ratio, center, r)))
     assert half.bound.dtype == jnp.float32

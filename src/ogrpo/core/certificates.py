@@ -78,7 +78,8 @@ def improvement_gap(
     ratio, center, rewards = as_floats(ratio=ratio, center=center, rewards=rewards)
     check_axes("G", ratio=ratio, center=center, rewards=rewards)
     if not any(isinstance(x, Tracer) for x in (rewards, reward_low, reward_high)):
-        least, most = float(jnp.min(rewards)), float(jnp.max(rewards))
+        with jax.ensure_compile_time_eval():  # rewards may be known inside a jit, too
+            least, most = float(jnp.min(rewards)), float(jnp.max(rewards))
         if not (least >= reward_low and most <= reward_high):
             raise ValueError(
                 f"rewards span [{least}, {most}], which must lie in [{reward_low}, {reward_high}];"
