@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.core.checks import Scalar, check_nonnegative, check_open
+from ogrpo.core.checks import Scalar, check_at_least, check_nonnegative, check_open
 
 
 def importance_terms(ratio: jax.Array, values: jax.Array) -> jax.Array:
@@ -95,10 +95,11 @@ def every_sample(probs: jax.Array, n: int) -> Samples:
       Samples.
 
     Raises:
-      ValueError: the table would exceed ten million entries.
+      ValueError: n is below 1, or the table would exceed ten million entries.
     """
+    check_at_least(1, n=n)
     size = probs.shape[0] ** n * n
-    if n < 1 or size > 10_000_000:
+    if size > 10_000_000:
         raise ValueError(f"cannot list {probs.shape[0]}^{n} samples of {n}; take fewer draws")
     grid = jnp.meshgrid(*[jnp.arange(probs.shape[0])] * n, indexing="ij")
     outcomes = jnp.stack([axis.ravel() for axis in grid], axis=-1)
@@ -199,7 +200,7 @@ def optimal_clip(
       weights: [m] behaviour probabilities; None weighs the m alike.
 
     Returns:
-      OptimalClip; where f vanishes beyond every cap, no truncation.
+      OptimalClip; the largest ratio as the cap, hence no truncation, where f is 0 everywhere.
 
     Raises:
       ValueError: shapes disagree.
@@ -227,7 +228,8 @@ def optimal_clip(
     vertex = jnp.where(bottom > 0, top / jnp.where(bottom > 0, bottom, 1), jnp.inf)
     candidates = jnp.clip(vertex, low, ratios)
     errors = jax.vmap(lambda tau: truncation_error(tau, ratios, values, n, probs))(candidates)
-    best = jnp.argmin(jnp.where(jnp.isnan(errors.mse), -jnp.inf, errors.mse))
+    cost = jnp.where(jnp.isnan(errors.mse), -jnp.inf, errors.mse)
+    best = cost.size - 1 - jnp.argmin(cost[::-1])  # of equal costs, that of the largest cap
     return jax.tree.map(lambda x: x[best], errors)
 
 

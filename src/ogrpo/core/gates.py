@@ -286,7 +286,7 @@ def top_entropy_mask(
     Returns:
       [..., T] of 0 and 1; 0 where masked.
     """
-    check_masked("T", mask, log_ratio=entropy, advantages=advantages)
+    check_masked("T", mask, entropy=entropy, advantages=advantages)
     check_nonnegative(share=share)
     least = jnp.nanquantile(jnp.where(mask, entropy, jnp.nan), 1 - share)
     return gate(~(mask & (entropy >= least)), jnp.where(mask, entropy, 0))
