@@ -151,9 +151,7 @@ def ess(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
       Array(2., dtype=float32)
     """
     check_masked("n", mask, log_weights=log_weights)
-    kept = jnp.where(mask, jnp.minimum(log_weights, jnp.finfo(log_weights.dtype).max), -jnp.inf)
-    top = jnp.max(kept, axis=-1, keepdims=True)
-    weights = jnp.exp(kept - jnp.where(jnp.isneginf(top), 0, top))
+    weights = _relative(jnp.where(mask, log_weights, -jnp.inf), -1)
     squares = jnp.sum(weights**2, axis=-1)
     return jnp.sum(weights, axis=-1) ** 2 / jnp.where(squares == 0, 1, squares)
 
@@ -184,6 +182,13 @@ def chi_square(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.expm1(jax.nn.logsumexp(doubled, axis=-1) - jnp.log(jnp.maximum(count, 1)))
 
 
+def _relative(log_weights: jax.Array, axes: int | tuple[int, ...]) -> jax.Array:
+    """exp(x - max x) over some axes: 1 where x is +inf, and 0 where every x is -inf."""
+    finite = jnp.minimum(log_weights, jnp.finfo(log_weights.dtype).max)
+    top = jnp.max(finite, axis=axes, keepdims=True)
+    return jnp.exp(finite - jnp.where(jnp.isneginf(top), 0, top))
+
+
 def _sequence(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
     check_masked("T", mask, log_ratio=log_ratio)
     return jnp.where(mask, masked_sum(log_ratio, mask), 0)
@@ -193,8 +198,7 @@ def _normalized(log_ratio: jax.Array, mask: jax.Array, axes: tuple[int, ...]) ->
     check_mask(mask)
     present = jnp.any(mask, axis=-1, keepdims=True)
     sums = jnp.where(present, masked_sum(log_ratio, mask), -jnp.inf)
-    top = jnp.max(sums, axis=axes, keepdims=True)
-    weights = jnp.exp(sums - jnp.where(jnp.isneginf(top), 0, top))
+    weights = _relative(sums, axes)
     count = jnp.sum(present, axes, keepdims=True).astype(weights.dtype)
     average = jnp.sum(weights, axes, keepdims=True) / jnp.maximum(count, 1)
     return jax.lax.stop_gradient(jnp.where(mask, weights / average, 0))
