@@ -28,7 +28,7 @@ UNIT = {"reward_low": 0.0, "reward_high": 1.0}
 
 @functools.partial(jax.jit, static_argnames="rates")
 def limits(outcomes, table, floor, delta, rates):
-    """The bound for every row of `outcomes` [C, n], the values of the outcomes in `table` [3]."""
+    """The bound for every row of `outcomes` [C, n], the values of the outcomes in `table` [Y]."""
 
     def limit(row):
         return certificates.betting_confidence(table[row], floor=floor, delta=delta, rates=rates)
@@ -39,7 +39,7 @@ def limits(outcomes, table, floor, delta, rates):
 def failure_probability(mu, table, truth, floor, *, n, delta, rates=RATES):
     """P(bound > truth) under n independent draws, by summing over all multisets."""
     drawn, law = multinomial(n, mu)
-    outcomes = np.stack([np.repeat(np.arange(3), c) for c in drawn])
+    outcomes = np.stack([np.repeat(np.arange(len(mu)), c) for c in drawn])
     bound = limits(outcomes, jnp.asarray(table), floor, delta, rates)
     return law[np.asarray(bound) > truth + EPS].sum()
 
@@ -295,6 +295,15 @@ def test_the_size_of_a_certificate_counts_the_range_of_its_values():
     assert np.sqrt(2 * odds * 0.005 / n) + odds / n == pytest.approx(0.05)
     assert n == pytest.approx(93.4, abs=0.1)
     assert 2 * odds * 0.005 / 0.05**2 == pytest.approx(12, abs=0.05)
+
+
+def test_a_small_step_is_certified_from_130_draws():
+    """(.5, .5) -> (.45, .55) at .05, by the stakes of a run: P(bound > 0), summed over all draws."""
+    mu, stakes = np.array([0.5, 0.5]), (0.05, 0.1, 0.2, 0.4, 0.8)
+    table = np.asarray(gap(np.array([0.45, 0.55]), mu, mu, np.array([0.0, 1.0])))
+    np.testing.assert_allclose(table, [0, 0.1], atol=EPS)
+    certified = functools.partial(failure_probability, mu, table, 0.0, 1.0, rates=stakes)
+    assert certified(n=120, delta=0.05) < 0.9 < certified(n=130, delta=0.05)
 
 
 @for_all(st.floats(1e-6, 1.0), st.integers(10, 10**6), st.floats(0.01, 0.5), st.floats(0.1, 4))
