@@ -32,7 +32,7 @@ def register(algorithm: Algorithm, *, group: int, **knobs: float) -> dict[str, o
     """Gives Tunix a method of ours.
 
     Args:
-      algorithm: a method that reads no random key.
+      algorithm: a method whose advantages are of the rewards alone, without random numbers.
       group: completions of a prompt; one microbatch has to hold whole groups.
       **knobs: its numbers, where they are not the published ones.
 
