@@ -25,7 +25,7 @@ from ogrpo.core.ratios import exp_ratio
 
 
 class Judged(NamedTuple):
-    """Rewards with 0 where there is none, and where there is one. [..., G] each."""
+    """Rewards, 0 for what was not judged, and True for what was. [..., G] each."""
 
     values: jax.Array
     present: jax.Array

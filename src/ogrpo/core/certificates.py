@@ -60,7 +60,8 @@ def improvement_gap(
       center: [..., G] pi_k/mu of whole sequences.
       rewards: [..., G], all within [reward_low, reward_high].
       eps_low: as in `clipped_surrogate`; it binds nowhere, advantages being nonnegative.
-      eps_high: above pi_k's ratio by this much, more counts for nothing: less noise, more bias.
+      eps_high: how far above pi_k's ratio a ratio still counts: a smaller one has less noise, and
+        more bias.
       reward_low: least reward there is, not least seen.
       reward_high: greatest reward there is.
 
@@ -218,8 +219,8 @@ def logged_gain(
 def bernstein_rate(second_moment: Scalar, n: Scalar, *, floor: Scalar, delta: Scalar) -> jax.Array:
     """l = s/(1 + s), s = floor sqrt(2 ln(1/delta) / (n E[X^2])): the rate to choose beforehand.
 
-    The best there is where `second_moment` is right, and valid where it is wrong; take it from
-    earlier updates, never from the values to be certified. Theorem `bernstein_radius`.
+    About the best rate where `second_moment`, > 0, is right, and valid where it is wrong. Take it
+    from earlier updates, never from the values to be certified. Theorem `bernstein_radius`.
     """
     check_open(float("inf"), second_moment=second_moment, n=n, floor=floor)
     check_open(1, delta=delta)

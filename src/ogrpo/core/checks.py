@@ -51,7 +51,7 @@ def check_masked(axes: str, mask: jax.Array, **arrays: jax.Array) -> None:
 
 
 def check_group(rewards: jax.Array, least: int = 2) -> None:
-    """Refuses groups of fewer completions: the baseline of one is that completion."""
+    """Refuses groups of fewer than `least` completions: one alone is its own baseline."""
     if jnp.ndim(rewards) < 1 or jnp.shape(rewards)[-1] < least:
         raise ValueError(f"rewards must be [..., G] with G >= {least}, got {_describe(rewards)}")
 

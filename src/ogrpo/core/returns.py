@@ -30,7 +30,7 @@ class Along(NamedTuple):
     step_ends: jax.Array | None = None
     """Bool, True at the last token of a step."""
     values: jax.Array | None = None
-    """V before each token, where it is drawn."""
+    """V of the state before each token."""
 
 
 def step_returns(rewards: jax.Array, along: Along, *, step_weight: Scalar = 1.0) -> jax.Array:
@@ -158,7 +158,8 @@ def overlong_penalty(lengths: jax.Array, *, length: Scalar, overlong: Scalar) ->
     Args:
       lengths: tokens of completions, any shape.
       length: L, the longest completion allowed, > 0.
-      overlong: c in (0, 1], the share of L in which the penalty grows; 0 for -1 beyond L alone.
+      overlong: c in (0, 1], the share of L in which the penalty grows; with 0 it is 0 up to L, and
+        -1 beyond.
 
     Returns:
       In [-1, 0], of the same shape.

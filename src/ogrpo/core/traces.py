@@ -48,7 +48,7 @@ def trace_weight(log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, cap: S
 def vtrace_weight(
     log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, ratio_cap: Scalar, trace_cap: Scalar
 ) -> jax.Array:
-    """w_t with w_t (R - b) the advantage of `vtrace` for one reward R at the end and values b.
+    """w_t such that w_t (R - b) is `vtrace`'s advantage for one reward R at the end and values b.
 
     w_t = rho_t (prod_{t < u < T} c_u) rho_T and w_T = rho_T, rho = min(ratio_cap, .), c from
     `trace_coefficient`. Source: V-trace (Espeholt et al. 2018, arXiv:1802.01561), eq. 1, without

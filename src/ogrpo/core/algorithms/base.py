@@ -40,7 +40,7 @@ BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
 STEPS, VALUES, LENGTHS = "steps", "values", "lengths"
 ENTROPY, LOTS = "entropy", "lots"
 BY_TOKEN = frozenset({STEPS, VALUES})
-"""What only an advantage reads that differs between the tokens of a completion."""
+"""Inputs with which an advantage differs between the tokens of a completion."""
 ALONG = {STEPS: "mask, step_rewards, step_ends", VALUES: "mask, values", LENGTHS: "mask"}
 """What only an advantage reads besides rewards, and the fields of `Along` that hold it."""
 READS = {

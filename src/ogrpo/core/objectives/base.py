@@ -53,15 +53,15 @@ class TokenBatch(NamedTuple):
     mask: jax.Array
     """Bool, True where a token counts."""
     behavior_log_probs: jax.Array
-    """What the sampler drew with."""
+    """Log-probs that the sampler drew the tokens with."""
     proximal_log_probs: jax.Array | None = None
-    """The trainer's own at the start of the update; None where no loss reads them."""
+    """The trainer's log-probs at the start of the update; None where no loss reads them."""
     ref_log_probs: jax.Array | None = None
-    """The policy not to stray from; None where beta is 0."""
+    """Log-probs of the reference policy; None where beta is 0 and no loss reads them."""
     weights: jax.Array | None = None
     """The user's own factor of each token's gain, held constant; None for 1."""
     entropy: jax.Array | None = None
-    """Of pi_theta's distribution that the token is of, with its gradient; None where not read."""
+    """Entropy of pi_theta's distribution at the token, differentiable; None where not read."""
     lots: jax.Array | None = None
     """A uniform number in [0, 1) for each token; None where no loss draws lots."""
 

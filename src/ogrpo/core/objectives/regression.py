@@ -163,8 +163,8 @@ def dpo(log_probs: jax.Array, batch: TokenBatch, *, tau: Scalar = 0.1) -> jax.Ar
     Source: Rafailov et al. (2023, arXiv:2305.18290), eq. 7; tau is beta there. Each group counts
     as the mean over its pairs, 0 where it has none, spread evenly over its tokens: it reduces with
     `sequence_sum`. Where pi = pi_ref and rewards are 0 and 1 the gradient is tau/2 times S's mean
-    gradient over failures, less that over successes. Who drew the completions is not asked. Fields
-    are [..., G, T], A constant over a completion.
+    gradient over failures, less that over successes. It does not matter who drew the completions.
+    Fields are [..., G, T], A constant over a completion.
 
     Args:
       log_probs: [..., G, T] log pi.
