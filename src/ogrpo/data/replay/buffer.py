@@ -289,10 +289,9 @@ class ReplayBuffer:
         table = self._table = Table(state["capacity"])
         self._counts, ids = Counter(state["counts"]), np.array(state["ids"], np.int64)
         table.version = state["version"]
-        for segment in segments.listed(self._journal.folder):
-            if segment.first >= state["next_id"]:
-                self._set_aside(segment, "superseded")
-            elif len(needed := segment.within(ids)):
+        listed = segments.listed(self._journal.folder)
+        for segment in listed:
+            if len(needed := segment.within(ids)):
                 columns = self._journal.read(segment, state["segments"])
                 there = np.isin(np.arange(segment.first, segment.stop), needed)
                 table.append(needed, keep(columns, there))
@@ -302,6 +301,9 @@ class ReplayBuffer:
                 f"{self._journal.folder}: open the folder that the state was saved with, or a"
                 " newer state if the files were pruned."
             )
+        for segment in listed:  # once nothing can be refused any more
+            if segment.first >= state["next_id"]:
+                self._set_aside(segment, "superseded")
         for id_, uses in zip(state["ids"], state["uses"], strict=True):
             table.groups[id_].uses = uses
         self._resume_at(state["next_id"], state["cursor"])
