@@ -1,6 +1,7 @@
 """The period's certificate against a policy small enough to enumerate."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from ogrpo.batch import tokens_only
 from ogrpo.config.train import Certification
 from ogrpo.loop.certify import (
     HEADROOM,
     OLD,
     RATES,
     SHARE,
+    _gains_of,
     center_prices,
     certify,
     draw_gains,
@@ -110,3 +113,23 @@ def test_a_pair_that_was_not_judged_speaks_against_the_new_weights():
     assert pair_gains(new, old).tolist() == [1, -1, -0.5, 0, -1]
     with pytest.raises(ValueError, match="a certificate is for rewards within"):
         pair_gains(new, old + 2)
+
+
+def test_a_completion_that_was_not_judged_is_evidence_though_it_carries_no_loss():
+    """The new weights draw each completion half as often: a loss of 1/2 where it earned 1, or may."""
+    mask = np.ones((1, 3, 2), bool)
+    tokens = {"completion_ids": mask.astype(np.int32), "completion_mask": mask}
+    prompt = {"prompt_ids": np.ones((1, 1), np.int32), "prompt_mask": np.ones((1, 1), bool)}
+    rewards = np.array([[1, 0, np.nan]], np.float32)
+    groups = tokens_only(**prompt, **tokens)._replace(
+        rewards=rewards, loss_mask=mask & ~np.isnan(rewards)[..., None]
+    )
+    halved = np.full(mask.shape, np.log(0.5) / 2, np.float32)
+    parts = SimpleNamespace(
+        learner=SimpleNamespace(packer=None, place=lambda batch: batch, score=lambda *_: halved),
+        collection=SimpleNamespace(sampling=SimpleNamespace(temperature=1.0)),
+        method=SimpleNamespace(hypers_at=lambda *_: SimpleNamespace(knobs={})),
+    )
+    state = SimpleNamespace(step=1, train=SimpleNamespace(updates=0), clip_scale=1.0)
+    gains, _ = _gains_of(groups, 0, None, state, parts)
+    assert gains == pytest.approx([-0.5, 0, -0.5])

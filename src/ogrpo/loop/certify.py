@@ -258,22 +258,24 @@ def _gains_of(
     """
     learner, by_new = parts.learner, version == state.step
     made = make_batch(groups, learner.packer, for_update=False)
-    active = made.batch.active_mask
-    judged = (made.batch.policy_versions == version) & active.any(axis=-1)
-    if not judged.any():
+    # What was not judged carries no loss, and yet was drawn: it counts as the worst.
+    drawn = made.batch.loss_mask | np.isnan(made.batch.rewards)[..., None]
+    active = made.batch.completion_mask & drawn
+    counted = (made.batch.policy_versions == version) & active.any(axis=-1)
+    if not counted.any():
         return [], []
     temperature = jnp.float32(parts.collection.sampling.temperature)
     scored = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
     behavior, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
     new, old = (behavior, scored) if by_new else (scored, behavior)
-    drawn = new, old, jnp.asarray(active), rewards
-    gains = np.asarray(draw_gains(*drawn, share=share), np.float64)[judged]
+    sides = new, old, jnp.asarray(active), rewards
+    gains = np.asarray(draw_gains(*sides, share=share), np.float64)[counted]
     gains = np.nan_to_num(gains, nan=UNKNOWN, posinf=UNKNOWN, neginf=UNKNOWN).tolist()
     knobs = parts.method.hypers_at(int(state.train.updates), state.clip_scale, 0).knobs
     if by_new or not {"eps_low", "eps_high"} <= knobs.keys():
         return gains, []
-    prices = center_prices(*drawn, knobs["eps_low"], knobs["eps_high"])
-    return gains, np.asarray(prices, np.float64)[judged].tolist()
+    prices = center_prices(*sides, knobs["eps_low"], knobs["eps_high"])
+    return gains, np.asarray(prices, np.float64)[counted].tolist()
 
 
 def _draw(
