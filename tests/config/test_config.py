@@ -130,6 +130,10 @@ REFUSED = [
         },
         r"certificate\.delta is 0\.05, whose evidence may not be chosen .*in-flight abort does",
     ),
+    *(
+        ({"certificate.delta": 0.05, option: value}, r"certificate\.delta is .* draw from others")
+        for option, value in (("rollout.top_p", 0.9), ("rollout.quantize", "int8"))
+    ),
     ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
     ({**NAMED, "processes.id": 2}, "processes.id is 2"),
 ]

@@ -112,6 +112,15 @@ FITS: Table = (
     ),
     (
         "certificate.delta",
+        lambda c: (
+            c.certificate.pairs or (not c.rollout.truncation and c.rollout.quantize == "none")
+        ),
+        "whose ratios are of the trainer's policies, and --rollout.top-k, .top-p, .min-p or"
+        " .quantize has the sampler draw from others: leave it out, or give --certificate.pairs,"
+        " which needs no ratios, or --certificate.delta None",
+    ),
+    (
+        "certificate.delta",
         lambda c: c.schedule.sync_offset == 0 or c.rollout.in_flight == "wait",
         "whose evidence may not be chosen by its length, as rollout.in-flight {c.rollout.in_flight}"
         " does: give --certificate.delta None, or leave that out",
