@@ -67,6 +67,16 @@ def test_a_text_ends_with_the_end_token_where_it_was_not_cut_off():
         row = to_row({**text, "log_probs": [-1.0] * number}, TERMS)
         assert row.completion.token_ids.tolist() == tokens
         assert not lacks_log_probs(row.completion)
+    # None was drawn where the text was cut off, nor a second one.
+    for changes, number, terms in (({"finish_reason": "length"}, 3, TERMS), ({}, 4, ended)):
+        one_more = {**text, **changes, "log_probs": [-1.0] * number}
+        with pytest.raises(RefusedRow, match="give one for each"):
+            to_row(one_more, terms)
+
+
+def test_a_temperature_in_single_precision_is_the_runs():
+    terms = replace(TERMS, temperature=0.7)
+    assert to_row({**ROW, "temperature": float(np.float32(0.7))}, terms).reward == 1.0
 
 
 HOSTILE = {

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from math import isnan
+from math import isclose, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,9 +196,8 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
             tokens = np.zeros(len(text if log_probs is None else log_probs), np.int32)
         else:
             tokens = _encoded("completion", columns, terms.encode)
-        ends = finish != "length" and terms.eos_id not in tokens[-1:]
-        ends = ends if log_probs is None else len(log_probs) == len(tokens) + 1
-        if ends and terms.eos_id is not None:
+        ends = finish != "length" and terms.eos_id not in (None, *tokens[-1:])
+        if ends and (log_probs is None or len(log_probs) == len(tokens) + 1):
             tokens = np.append(tokens, np.int32(terms.eos_id))
     _check_length("completion", tokens, terms.completion_length)
     if finish is None:
@@ -206,14 +205,15 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
     temperature = columns.get("temperature")
     ours = 1.0 if terms.temperature is None else terms.temperature
     temperature = ours if temperature is None else _number("temperature", temperature)
-    if terms.temperature is not None and temperature != terms.temperature:
+    close = isclose(temperature, ours, rel_tol=1e-6)  # a file may hold it as float32
+    if terms.temperature is not None and not close:
         what = f"{temperature:g} for {terms.temperature:g}; give --rollout.temperature"
         raise RefusedRow("temperature", what)
     reward = _number("reward", columns.get("reward"), unjudged=True)
     version = columns.get("policy_version", columns.get("version"))
     version = ANOTHER if version is None else version
     if type(version) is not int or not ANOTHER <= version <= LARGEST:
-        raise RefusedRow("version", f"{version!r:.60}; give a number from 0")
+        raise RefusedRow("version", f"{version!r:.60}; give a whole number from 0")
     completion = Completion(
         token_ids=tokens,
         log_probs=_log_probs(log_probs, len(tokens)),
