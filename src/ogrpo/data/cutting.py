@@ -72,13 +72,13 @@ def cut_by_tokens(
     prompts, lengths = token_counts(batch, included)
     (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
     longest_prompt, longest = int(prompts.max(initial=0)), int(lengths.max(initial=0))
-    if longest_prompt + longest > most:
+    needed = longest_prompt + max(longest, 2)  # a row has one place at least before an end
+    if needed > most:
         group, member = divmod(int(lengths.argmax()), members)
         raise ValueError(
             f"completion {member} of group {group} has {longest} tokens, and the longest prompt"
             f" {longest_prompt}: they do not fit in microbatches of {most} tokens, and no"
-            f" completion is split; allow at least {longest_prompt + longest}, or shorten what is"
-            " drawn"
+            f" completion is split; allow at least {needed}, or shorten what is drawn"
         )
     for size in sorted(_sizes(batch, prompts, lengths, most, together)):
         if (parts := _deal(prompts, lengths, size)) is not None:
