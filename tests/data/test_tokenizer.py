@@ -55,6 +55,8 @@ def test_a_word_without_a_token_is_an_error_that_names_it():
         WORD_LEVEL.encode("Tom has 7 zebra .")
     with pytest.raises(ValueError, match="'<unk>' is not in the vocabulary"):
         WORD_LEVEL.encode(f"Tom {UNKNOWN}")
+    ending = TextTokenizer(BPE.backend, BPE.config | {"unk_token": EOS})  # as SmolLM2's
+    assert ending.encode(f"Tom{EOS}").tolist() == BPE.encode("Tom", add_eos=True).tolist()
 
 
 @BOTH

@@ -51,7 +51,9 @@ class TextTokenizer:
         self.chat_template = chat_template
         self.eos_id = self._special_id("eos_token")
         self.pad_id = self._special_id("pad_token") if config.get("pad_token") else self.eos_id
-        self._unknown_id = self._special_id("unk_token") if config.get("unk_token") else None
+        unknown_id = self._special_id("unk_token") if config.get("unk_token") else None
+        # A byte-level tokenizer knows every text, and may name its end token here (SmolLM2).
+        self._unknown_id = None if unknown_id == self.eos_id else unknown_id
 
     @property
     def vocab_size(self) -> int:
