@@ -20,14 +20,17 @@ from ogrpo.config.train import (
     WarmStart,
 )
 from ogrpo.config.update import Knobs
+from ogrpo.data.replay import BufferLimits, ReplayBuffer, fifo
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.loop import advance, certify, first_arrays, make_collector, resume, start, train
 from ogrpo.loop.collect import insert, take
 from ogrpo.loop.learn import score
+from ogrpo.loop.parts import Logged
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
+from tests.data.replay.make import LAYOUT, experience
 from tests.run.rewards import VARIED
 from tests.run.small_run import untimed
 
@@ -234,6 +237,16 @@ def test_a_reward_that_no_certificate_is_for_ends_the_run_in_its_first_step(off_
     run.parts = replace(run.parts, collection=replace(collection, reward_fn=lowered))
     with pytest.raises(ValueError, match=r"rewards span \[-2.*rescale them"):
         next(run.steps(1))
+
+
+def test_a_log_that_the_buffer_refuses_is_told_of_with_the_reason(off_policy):
+    """Logged groups are older by one than the first weights."""
+    log = [experience(n, version=-1) for n in range(3)]
+    buffer = ReplayBuffer(LAYOUT, BufferLimits(staleness=0), fifo)
+    logged = Logged(lambda: log, lambda *_: pytest.fail("its log-probs are there"), alone=True)
+    parts = replace(off_policy.parts, make_buffer=lambda _: buffer, logged=logged)
+    with pytest.raises(ValueError, match=r"took in 0 of the log's 3 .* refused 3 as stale: leave"):
+        start(off_policy.train_state(), parts)
 
 
 @pytest.mark.slow

@@ -147,11 +147,17 @@ def start(train: TrainState, parts: Parts) -> LoopState:
         filled = tuple(replace(c, log_probs=x) if lacks_log_probs(c) else c for c, x in done)
         groups[n] = replace(groups[n], group=replace(groups[n].group, completions=filled))
     buffer.insert(groups)
-    held = from_first(lambda: int(buffer.statistics()["groups"]))
-    if parts.logged.alone and held < size:
+    counts = from_first(buffer.statistics)
+    if parts.logged.alone and counts["groups"] < size:
+        refused = " and ".join(
+            f"{n:g} as {name.removeprefix('refused/')}"
+            for name, n in counts.items()
+            if name.startswith("refused/")
+        )
         raise ValueError(
-            f"the buffer took in {held} of the log's {len(groups)} groups, fewer than a draw of"
-            f" {size}: give a smaller --schedule.draw or --rollout.group-size, or more rows"
+            f"the buffer took in {counts['groups']:g} of the log's {len(groups)} groups, fewer than"
+            f" a draw of {size}, and refused {refused}: leave out the --replay option that refuses"
+            " them (max-staleness, refuse-failures or refuse-zero-variance), or give more rows"
         )
     return state
 
