@@ -247,6 +247,17 @@ def test_memory_only_saves_its_state_only_while_empty():
     assert again.statistics()["inserted"] == 3
 
 
+def test_a_logs_groups_are_counted_as_such_when_they_are_read_again(tmp_path):
+    one = experience(0)
+    logged = tuple(replace(c, policy_version=-1) for c in one.group.completions)
+    buffer = opened(tmp_path, [1])
+    buffer.insert([replace(one, group=replace(one.group, completions=logged))])
+    buffer.flush()
+    for each in (buffer, opened(tmp_path)):
+        counts = each.statistics()
+        assert (counts["inserted"], counts["logged"]) == (2, 1)
+
+
 GROUPS, BATCH = 20_000 // G, 250
 WIDE = Layout(group_size=G, vocab_size=60_000)
 KINDS = pack(versioned(range(BATCH)), WIDE)

@@ -147,17 +147,12 @@ class ReplayBuffer:
         """Inserts groups that `pack` made with this buffer's layout."""
         if len(columns.problems) == 0:
             return np.zeros(0, np.int64)
-        self._raise_version(int(columns.policy_versions.max()))
         admitted = self._admit(columns)
         ids = np.where(admitted, self._table.next_id + np.cumsum(admitted) - 1, -1)
         if admitted.any():
             columns = keep(columns, admitted)
-            self._counts["inserted"] += len(columns.problems)
-            if logged := int((columns.policy_versions.max(axis=1) == ANOTHER).sum()):
-                self._counts["logged"] += logged
             self._journal.append(columns)
-            self._table.append(ids[admitted], columns)
-            self._make_room()
+            self._hold(ids[admitted], columns)
         if self._journal.waiting >= self._segment_groups:
             self.flush()
         return ids
@@ -247,7 +242,11 @@ class ReplayBuffer:
         return len(dead)
 
     def _admit(self, columns: Columns) -> BoolArray:
-        """Returns which groups are taken in, bool `[N]`, and counts the others by reason."""
+        """Returns which groups are taken in, bool `[N]`, and counts the others by reason.
+
+        Their newest version is the buffer's from now on.
+        """
+        self._raise_version(int(columns.policy_versions.max()))
         wrong: dict[str, BoolArray] = {}
         if self.limits.staleness is not None:
             staleness = self.version - columns.policy_versions.min(axis=1)
@@ -266,14 +265,19 @@ class ReplayBuffer:
             admitted &= ~groups
         return admitted
 
+    def _hold(self, ids: Int64Array, columns: Columns) -> None:
+        """Takes in groups that were admitted, counts them, and evicts the oldest if need be."""
+        self._counts["inserted"] += len(ids)
+        if logged := int((columns.policy_versions.max(axis=1) == ANOTHER).sum()):
+            self._counts["logged"] += logged
+        self._table.append(ids, columns)
+        if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
+            self._evict(self._table.ids[:excess], "groups")
+
     def _evict(self, ids: Int64Array, reason: str) -> None:
         if len(ids):
             self._table.remove(ids)
             self._counts[f"evicted/{reason}"] += len(ids)
-
-    def _make_room(self) -> None:
-        if self.limits.groups is not None and (excess := len(self) - self.limits.groups) > 0:
-            self._evict(self._table.ids[:excess], "groups")
 
     def _raise_version(self, version: int) -> None:
         if version <= self.version:
@@ -319,13 +323,10 @@ class ReplayBuffer:
                     raise
                 self._set_aside(segment, "torn")
                 continue
-            self._raise_version(int(columns.policy_versions.max()))
             admitted = self._admit(columns)
-            self._counts["inserted"] += int(admitted.sum())
             if admitted.any():
                 ids = np.arange(segment.first, segment.stop)[admitted]
-                self._table.append(ids, keep(columns, admitted))
-                self._make_room()
+                self._hold(ids, keep(columns, admitted))
             self._resume_at(segment.stop, 0)
 
     def _resume_at(self, next_id: int, cursor: int) -> None:
