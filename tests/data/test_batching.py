@@ -18,20 +18,20 @@ def group(prompt: int = 3, size: int = 2, length: int = 2) -> Group:
     return Group(np.arange(prompt, dtype=np.int32), (done,) * size)
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=4), st.integers(1, 3), st.integers(0, 9))
-def test_padding_loses_nothing_and_pads_to_the_right(numbers, size, pad_id):
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=4), st.integers(1, 3))
+def test_padding_loses_nothing_and_pads_to_the_right(numbers, size):
     groups = [one.group for one in versioned(numbers)]
     groups = [replace(one, completions=(one.completions * 2)[:size]) for one in groups]
     rewards = np.arange(len(groups) * size, dtype=np.float32).reshape(-1, size)
-    batch = pad_groups(groups, P, T, rewards=rewards, pad_id=pad_id)
+    batch = pad_groups(groups, P, T, rewards=rewards)
     for n, group in enumerate(groups):
-        assert_row(batch.prompt_ids[n], batch.prompt_mask[n], group.prompt_ids, pad_id)
+        assert_row(batch.prompt_ids[n], batch.prompt_mask[n], group.prompt_ids)
         for g, done in enumerate(group.completions):
             mask = batch.completion_mask[n, g]
-            assert_row(batch.completion_ids[n, g], mask, done.token_ids, pad_id)
-            assert_row(batch.behavior_log_probs[n, g], mask, done.log_probs, 0.0)
+            assert_row(batch.completion_ids[n, g], mask, done.token_ids)
+            assert_row(batch.behavior_log_probs[n, g], mask, done.log_probs)
             assert batch.policy_versions[n, g] == done.policy_version
-            assert_row(batch.loss_mask[n, g], mask, done.carries_loss, False)
+            assert_row(batch.loss_mask[n, g], mask, done.carries_loss)
     np.testing.assert_array_equal(batch.rewards, rewards)
     n, g = rewards.shape
     assert [(x.shape, x.dtype) for x in batch if x is not None] == [
@@ -43,9 +43,9 @@ def test_padding_loses_nothing_and_pads_to_the_right(numbers, size, pad_id):
     ]
 
 
-def assert_row(row, mask, expected, padding) -> None:
+def assert_row(row, mask, expected) -> None:
     np.testing.assert_array_equal(row[: len(expected)], expected)
-    np.testing.assert_array_equal(row[len(expected) :], padding)
+    np.testing.assert_array_equal(row[len(expected) :], 0)
     np.testing.assert_array_equal(mask, np.arange(len(row)) < len(expected))
 
 

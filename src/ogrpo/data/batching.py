@@ -17,16 +17,16 @@ def pad_groups(
     completion_length: int,
     *,
     rewards: FloatArray,
-    pad_id: int = 0,
 ) -> Batch[np.ndarray]:
     """Pads groups on the right to `P = prompt_length` and `T = completion_length`; cuts nothing.
+
+    Padded places have the id 0: every consumer goes by the masks.
 
     Args:
         groups: `N` of them, of `G` completions each.
         prompt_length: `P`.
         completion_length: `T`.
         rewards: float32 `[N, G]`.
-        pad_id: fills the ids of padded places; every consumer goes by the masks.
 
     Raises:
         ValueError: no groups, groups of different sizes, a sequence longer than its axis, or
@@ -48,12 +48,12 @@ def pad_groups(
     lengths = np.array([len(completion.token_ids) for completion in done]).reshape(shape)
     mask = length_mask("completion", lengths, completion_length)
     return Batch(
-        prompt_ids=fill(prompt_mask, np.concatenate([g.prompt_ids for g in groups]), pad_id),
+        prompt_ids=fill(prompt_mask, np.concatenate([g.prompt_ids for g in groups])),
         prompt_mask=prompt_mask,
-        completion_ids=fill(mask, np.concatenate([c.token_ids for c in done]), pad_id),
+        completion_ids=fill(mask, np.concatenate([c.token_ids for c in done])),
         completion_mask=mask,
-        loss_mask=fill(mask, np.concatenate([c.carries_loss for c in done]), False, np.bool_),
-        behavior_log_probs=fill(mask, np.concatenate([c.log_probs for c in done]), 0, np.float32),
+        loss_mask=fill(mask, np.concatenate([c.carries_loss for c in done]), np.bool_),
+        behavior_log_probs=fill(mask, np.concatenate([c.log_probs for c in done]), np.float32),
         rewards=rewards,
         policy_versions=np.array([c.policy_version for c in done], np.int32).reshape(shape),
     )
@@ -74,10 +74,10 @@ def length_mask(name: str, lengths: npt.NDArray[np.integer], length: int) -> Boo
 
 
 def fill(
-    mask: BoolArray, values: npt.NDArray[Any], padding: int, dtype: type[np.generic] = np.int32
+    mask: BoolArray, values: npt.NDArray[Any], dtype: type[np.generic] = np.int32
 ) -> npt.NDArray[Any]:
-    """Returns `padding`, and where the mask is True the `values`, in order."""
-    padded = np.full(mask.shape, padding, dtype)
+    """Returns 0, and where the mask is True the `values`, in order."""
+    padded = np.zeros(mask.shape, dtype)
     padded[mask] = values
     return padded
 

@@ -27,12 +27,12 @@ def test_packing_keeping_some_and_joining_lose_nothing(numbers, data):
     assert contents(join(parts)) == expected(order)
 
 
-@given(numbers, st.integers(0, 9))
-def test_padding_is_that_of_pad_groups(numbers, pad_id):
+@given(numbers)
+def test_padding_is_that_of_pad_groups(numbers):
     groups = versioned(numbers)
     rewards = np.stack([one.rewards for one in groups])
-    batch = pad_groups([one.group for one in groups], 5, 6, rewards=rewards, pad_id=pad_id)
-    padded = pad(pack(groups, LAYOUT), 5, 6, pad_id=pad_id)
+    batch = pad_groups([one.group for one in groups], 5, 6, rewards=rewards)
+    padded = pad(pack(groups, LAYOUT), 5, 6)
     for name, array, other in zip(batch._fields, padded, batch, strict=True):
         np.testing.assert_array_equal(array, other, name, strict=True)
 

@@ -220,9 +220,7 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
     )
 
 
-def pad(
-    columns: Columns, prompt_length: int, completion_length: int, *, pad_id: int = 0
-) -> Batch[np.ndarray]:
+def pad(columns: Columns, prompt_length: int, completion_length: int) -> Batch[np.ndarray]:
     """Pads to `P = prompt_length` and `T = completion_length` as `pad_groups` does; cuts nothing.
 
     Raises:
@@ -240,12 +238,12 @@ def pad(
     if "top_ids" in tops:
         tops["top_ids"] -= 1
     return Batch(
-        prompt_ids=fill(prompt_mask, columns.prompt_ids, pad_id),
+        prompt_ids=fill(prompt_mask, columns.prompt_ids),
         prompt_mask=prompt_mask,
-        completion_ids=fill(mask, columns.token_ids, pad_id),
+        completion_ids=fill(mask, columns.token_ids),
         completion_mask=mask,
         loss_mask=to_mask(mask, columns.without_loss),
-        behavior_log_probs=fill(mask, columns.log_probs, 0, np.float32),
+        behavior_log_probs=fill(mask, columns.log_probs, np.float32),
         rewards=columns.rewards,
         policy_versions=columns.policy_versions,
         **tops,

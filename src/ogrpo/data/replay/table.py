@@ -63,11 +63,9 @@ class Draw:
         """int64 `[N]`."""
         return self.columns.problems
 
-    def batch(
-        self, prompt_length: int, completion_length: int, *, pad_id: int = 0
-    ) -> Batch[np.ndarray]:
+    def batch(self, prompt_length: int, completion_length: int) -> Batch[np.ndarray]:
         """Pads the groups, as `pad_groups` does."""
-        return pad(self.columns, prompt_length, completion_length, pad_id=pad_id)
+        return pad(self.columns, prompt_length, completion_length)
 
 
 class Table:
