@@ -10,4 +10,4 @@ from ogrpo.evaluation.estimates import (
     pass_at_k,
 )
 from ogrpo.evaluation.evaluate import JudgeFn, sample_and_judge
-from ogrpo.evaluation.metrics import answer_readers, estimate, success_reward, summary
+from ogrpo.evaluation.metrics import answer_readers, success_reward, summary

@@ -1,7 +1,7 @@
 """The metrics of an evaluation, each with its interval, and the reward that says right or wrong."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isnan
+from math import isnan, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,29 +83,37 @@ def summary(
     sums = padded([[answer.reward for answer in group] for group in groups])
     rewards = {f"reward/{name}": each for name, each in values.items()} | {"reward": sums}
     for name, array in rewards.items():
-        if np.isnan(array).all():
-            metrics |= {name: None, f"{name}/low": None, f"{name}/high": None}
-        else:
-            metrics |= lines(name, mean_interval(array))
+        metrics |= mean_lines(name, array)
     lengths = padded([[answer.tokens for answer in group] for group in groups])
     cut = padded([[answer.truncated for answer in group] for group in groups])
     return {
         **metrics,
-        **lines("tokens", mean_interval(lengths)),
+        **mean_lines("tokens", lengths),
         "tokens/median": float(np.nanmedian(lengths)),
         "tokens/max": int(np.nanmax(lengths)),
-        **lines("truncated", clustered_interval(cut)),
+        **mean_lines("truncated", cut, share=True),
         "problems": len(groups),
         "answers": len(answers),
         "failed": sum(answer.failed for answer in answers),
     }
 
 
-def lines(name: str, estimate: Estimate) -> Summary:
-    """Returns an estimate as three metrics."""
-    bounds = {"low": estimate.low, "high": estimate.high}
-    known = {f"{name}/{end}": None if isnan(value) else value for end, value in bounds.items()}
-    return {name: estimate.mean, **known}
+def lines(name: str, estimate: Estimate | None) -> Summary:
+    """Returns an estimate as three metrics, None where it or a bound cannot be told."""
+    mean, low, high, _ = estimate or (nan, nan, nan, 0)
+    values = {name: mean, f"{name}/low": low, f"{name}/high": high}
+    return {key: None if isnan(value) else value for key, value in values.items()}
+
+
+def mean_lines(name: str, values: NDArray[np.floating], *, share: bool = False) -> Summary:
+    """Returns the mean of `[N, k]` values and its interval as three metrics.
+
+    They are None where there is no verdict. The interval of a share is `clustered_interval`, which
+    needs values in [0, 1], else it is `mean_interval`.
+    """
+    if np.isnan(values).all():
+        return lines(name, None)
+    return lines(name, clustered_interval(values) if share else mean_interval(values))
 
 
 def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
@@ -161,12 +169,3 @@ def success_reward(values: Values, marked: str | None = None) -> str | None:
             " is 0 or 1"
         )
     return marked if verdicts.size else None
-
-
-def estimate(values: NDArray[np.floating], *, success: bool) -> Estimate:
-    """Returns the mean of `[N, k]` values and its interval: of successes a share's, else a mean's.
-
-    Raises:
-        ValueError: there is no verdict at all, or a success lies outside [0, 1].
-    """
-    return clustered_interval(values.astype(np.float32)) if success else mean_interval(values)

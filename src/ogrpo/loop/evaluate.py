@@ -2,12 +2,11 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from math import isnan
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ogrpo.evaluation import Estimate, estimate, pass_at_k, success_reward
+from ogrpo.evaluation import pass_at_k, success_reward
+from ogrpo.evaluation.metrics import lines, mean_lines
 from ogrpo.loop.parts import HeldoutVerdicts, Parts, Record, stream_seed
 from ogrpo.loop.state import LoopState
 from ogrpo.protocol import Engine
@@ -34,40 +33,26 @@ def heldout_record(sampled: HeldoutVerdicts, greedy: HeldoutVerdicts, temperatur
     }
     success = success_reward(both, sampled.success)
     judged = sampled.rewards[~np.isnan(sampled.rewards)]
-    lines: Record = {"heldout/by": success}
+    record: Record = {"heldout/by": success}
     for how, verdicts in (("sampled", sampled), ("greedy", greedy)):
-        decided = None if success is None else verdicts.values[success]
-        lines |= _mean_lines(f"pass@1/{how}", decided, share=True)
-        if how == "sampled" and (samples := sampled.rewards.shape[1]) > 1:
-            figure = None
-            if decided is not None and (~np.isnan(decided)).all(axis=1).any():
-                figure = pass_at_k(decided, samples)
-            lines |= _with_bounds(f"pass@{samples}/sampled", figure)
-        lines |= _mean_lines(f"{MEAN}/{how}", verdicts.rewards, share=False)
+        undecided = np.full_like(verdicts.rewards, np.nan)
+        decided = undecided if success is None else verdicts.values[success]
+        record |= mean_lines(f"pass@1/{how}", decided, share=True)
+        if how == "sampled" and (samples := decided.shape[1]) > 1:
+            known = (~np.isnan(decided)).all(axis=1).any()
+            figure = pass_at_k(decided, samples) if known else None
+            record |= lines(f"pass@{samples}/sampled", figure)
+        record |= mean_lines(f"{MEAN}/{how}", verdicts.rewards)
         for name, values in verdicts.values.items():
-            lines |= _mean_lines(f"{MEAN}/{name}/{how}", values, share=False)
+            record |= mean_lines(f"{MEAN}/{name}/{how}", values)
     return {
-        **lines,
+        **record,
         "heldout/temperature": temperature,
         "heldout/unparsable": sampled.unparsable,
         "heldout/truncated": sampled.truncated,
         "heldout/unjudged": 1 - judged.size / sampled.rewards.size,
         "heldout/equal": float(np.unique(judged, return_counts=True)[1].max() / judged.size),
     }
-
-
-def _mean_lines(key: str, values: NDArray[np.float32] | None, *, share: bool) -> Record:
-    if values is None or np.isnan(values).all():
-        return _with_bounds(key, None)
-    return _with_bounds(key, estimate(values, success=share))
-
-
-def _with_bounds(key: str, figure: Estimate | None) -> Record:
-    """Returns the lines of a figure; None for all of them, or for bounds, that are not known."""
-    if figure is None:
-        return dict.fromkeys((key, f"{key}/low", f"{key}/high"))
-    bounds = {f"{key}/low": figure.low, f"{key}/high": figure.high}
-    return {key: figure.mean, **{k: None if isnan(x) else x for k, x in bounds.items()}}
 
 
 def not_evaluated(samples: int) -> Record:
