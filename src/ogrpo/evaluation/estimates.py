@@ -57,8 +57,6 @@ def clustered_interval(successes: NDArray[np.float32]) -> Estimate:
             f"an outcome is {outside[0]}; a proportion has outcomes from 0 to 1: "
             "take mean_interval for rewards of other sizes"
         )
-    if len(successes) == 0:
-        raise ValueError("no held-out prompts to evaluate on: raise --evaluation.prompts")
     means, drawn = prompt_means(successes)
     return proportion(means, float(drawn.mean()))
 
