@@ -57,6 +57,8 @@ def test_a_failed_reward_is_counted_and_no_wrong_answer():
     nothing = summary([record(correct=nan)])
     assert nothing["reward/correct"] is None
     assert "pass@1" not in nothing
+    with pytest.raises(ValueError, match="right or wrong: 'correct' has no verdict on any answer"):
+        summary([record(correct=nan)], ks=[1], by="correct")
 
 
 def test_a_graded_reward_has_a_mean_and_no_pass_at_k():

@@ -62,10 +62,9 @@ def summary(
     values = {name: verdicts(answers, name) for name in answers[0].values}
     success = success_reward(values, by)
     if success is None and ks is not None:
-        raise ValueError(
-            f"Pass@k needs a reward that says right or wrong: {candidates(values) or 'none'} of"
-            f" {[*values]} gave nothing but 0 and 1; name one by --by"
-        )
+        many = f"{candidates(values) or 'none'} of {[*values]} gave nothing but 0 and 1; name one"
+        why = f"{many} by --by" if by is None else f"{by!r} has no verdict on any answer"
+        raise ValueError(f"Pass@k needs a reward that says right or wrong: {why}")
     groups = list(by_problem(answers))
     metrics: Summary = {}
     if success is not None:
