@@ -19,7 +19,7 @@ class Packing(NamedTuple, Generic[Array]):
     """The place of each token of a batch, int32, for each of K parts of N/K groups.
 
     A place is an index into a part's row of M tokens; M itself stands for no place. The row begins
-    with R places whose next token is asked for. Groups may be left out: A of them are in the row.
+    with the R places that a next token is predicted at. Groups may be left out: A are in the row.
     """
 
     token_ids: Array
@@ -114,7 +114,7 @@ class PolicyOutput(NamedTuple, Generic[Array]):
     log_probs: Array
     """float32, log pi of each token."""
     entropy: Array
-    """float32, of the distribution that each token was asked of, in nats."""
+    """float32, of the policy's distribution at each token, in nats."""
     values: Array | None = None
     """float32, V before each token; None of a policy without a value head."""
     top_log_probs: Array | None = None

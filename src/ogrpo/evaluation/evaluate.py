@@ -55,7 +55,7 @@ def sample_and_judge(
     concurrent: int = 1,
     judges: int = 8,
 ) -> Iterator[list[AnswerRecord]]:
-    """Yields the judged answers of `batch` problems after the other, in the order of the problems.
+    """Yields the judged answers of one batch of problems after another, in the problems' order.
 
     The engine has the weights already. A batch that begins at problem i is drawn with the seed
     `seed + i`: with batches that are whole multiples of an embedded engine's, the answers do not

@@ -16,13 +16,13 @@ class Packer(NamedTuple):
     """The layout of packed batches."""
 
     microbatches: int
-    """Parts of the padded batch, whose places bound the tokens of a packed part."""
+    """Parts of the padded batch; a packed part has no more tokens, padding included, than one."""
     skip_zero_variance: bool
     """Whether updates leave groups of equal rewards out."""
     together: int = 1
     """Packed parts that are computed at a time, one on each device that a batch is cut over."""
     tokens: int | None = None
-    """Tokens of a part, at most: groups are cut by them, and not in parts of equally many."""
+    """Tokens of a part, at most; None cuts into parts of equally many groups instead."""
 
 
 class Made(NamedTuple):

@@ -11,11 +11,12 @@ Sequence ratios of both weights to what drew a completion, the lowest reward as 
     pairs             the same rounds, but both weights answer each prompt with the same random
                       numbers, and a value is the difference of their rewards, without a ratio
 
-Draws of the old weights alone are not as good, as a ratio beyond the headroom is lost; those of the
-new alone have values that explode on failures that these have given up.
+Draws of the old weights alone certify less, as a ratio counts for no more than the headroom; among
+draws of the new weights alone old/new is huge for answers that these hardly give any more.
 
-It speaks of the reward at the sampling temperature, averaged over the prompts drawn: with an offset
-those of a few groups, else as many as there are completions, in the order of fresh permutations.
+A certificate speaks of the reward at the sampling temperature, averaged over the prompts drawn:
+with an offset those of a few groups, else as many as there are completions, in the order of fresh
+permutations.
 """
 
 from collections.abc import Callable
@@ -46,10 +47,10 @@ from ogrpo.rollout.collection import Collector, Request
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Stakes, fixed before any sample is seen; each begins with an equal part of the wealth."""
 OLD, NEW = 2, 1
-"""Batches that either weights draw in a round."""
+"""Batches that the old and the new weights draw in a round."""
 SHARE = NEW / (OLD + NEW)
 HOPE = 1.0
-"""Draws end where the mean that would certify is so many standard errors off what is expected."""
+"""Draws end where the mean that would certify is so many standard errors above the mean so far."""
 HEADROOM = 30.0
 """A ratio counts up to 1 + this: the mean loses what lies above, and no draw counts for more."""
 LOWEST, HIGHEST = 0.0, 1.0
@@ -221,10 +222,10 @@ def certify_period(
 
 
 def is_settled(gains: np.ndarray, terms: Certification) -> bool:
-    """Whether the draws certify, or would by the end of the budget only by more luck than HOPE."""
+    """Whether the draws certify, or would with the whole budget only by more luck than `HOPE`."""
     if terms.delta is None or not gains.size:
         return False
-    if float(certify(gains, terms.delta).bound) > 0:  # doubles are not compared here
+    if float(certify(gains, terms.delta).bound) > 0:  # as JAX compares doubles in x64 alone
         return True
     mean, square = gains.mean(), (gains**2).mean()
     n = terms.completions / (2 if terms.pairs else 1)
