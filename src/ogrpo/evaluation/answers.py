@@ -150,14 +150,6 @@ def jsonable(value: Any, where: str) -> Any:
     )
 
 
-def verdicts(answers: Sequence[AnswerRecord], name: str) -> NDArray[np.float32]:
-    """Returns the values `[prompts, samples]` of the reward `name`, NaN where there is none.
-
-    Rows are the problems in ascending order, columns a problem's answers in the order of `sample`.
-    """
-    return padded([[answer.values[name] for answer in group] for group in by_problem(answers)])
-
-
 def by_problem(answers: Iterable[AnswerRecord]) -> Iterator[list[AnswerRecord]]:
     """Yields each problem's answers in the order of `sample`; the problems ascend."""
     groups: dict[int, list[AnswerRecord]] = {}

@@ -6,7 +6,7 @@ from math import isnan, nan
 import numpy as np
 from numpy.typing import NDArray
 
-from ogrpo.evaluation.answers import AnswerRecord, by_problem, padded, verdicts
+from ogrpo.evaluation.answers import AnswerRecord, by_problem, padded
 from ogrpo.evaluation.estimates import (
     Estimate,
     clustered_interval,
@@ -59,13 +59,16 @@ def summary(
         raise ValueError("there is no answer to sum up")
     if not answers[0].values:
         raise ValueError("the answers were judged by no reward")
-    values = {name: verdicts(answers, name) for name in answers[0].values}
+    groups = list(by_problem(answers))
+    values = {
+        name: padded([[answer.values[name] for answer in group] for group in groups])
+        for name in answers[0].values
+    }
     success = success_reward(values, by)
     if success is None and ks is not None:
         many = f"{candidates(values) or 'none'} of {[*values]} gave nothing but 0 and 1; name one"
         why = f"{many} by --by" if by is None else f"{by!r} has no verdict on any answer"
         raise ValueError(f"Pass@k needs a reward that says right or wrong: {why}")
-    groups = list(by_problem(answers))
     metrics: Summary = {}
     if success is not None:
         outcomes, answer_of = values[success], (answers_of or {}).get(success)

@@ -17,12 +17,11 @@ from ogrpo.learner.examine import NoiseFn, TokensFn
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
-from ogrpo.protocol import Engine, FloatArray, Group, Sampling
+from ogrpo.protocol import Engine, FloatArray, Group, IntArray, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.vllm import RolloutError
 
-Ids = NDArray[np.int32]
 Record = dict[str, Any]
 ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
 BatchScoreFn = Callable[[Batch[np.ndarray]], FloatArray]
@@ -40,8 +39,8 @@ def stream_seed(seed: int, stream: str, step: int) -> int:
 class Prompts:
     """A task's tokenised prompts."""
 
-    train: Sequence[Ids]
-    heldout: Sequence[Ids]
+    train: Sequence[IntArray]
+    heldout: Sequence[IntArray]
     length: int
     """Tokens of the longest, to which all are padded."""
 

@@ -93,11 +93,7 @@ DIGITS = 4
 def token_record(step: int, samples: Sequence[TokenSample], decode: Decode) -> dict[str, Any]:
     """Returns the record of completions that a step was trained on.
 
-    Of each: `prompt`; `tokens`, their texts; `mu` and `pi`, log-probs of the sampler and of the
-    trainer before the step's updates, null where the token is not learned from; `advantage`, one
-    for each token where they differ; `removed`, the places of the tokens whose gradient the method
-    removed; `reward`; `staleness` in steps; `length` in tokens, of which the first are here; `why`
-    it was picked.
+    `docs/metrics.md` says what each entry is.
 
     Args:
       step: of the run's record beside it.
