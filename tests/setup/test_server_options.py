@@ -109,11 +109,19 @@ def test_a_wrong_address_ends_a_run_at_once_though_another_server_is_missing(fol
         connected(folder, "--rollout.url", missing, f"{url}/v1/models", "--rollout.wait=600")
 
 
-def test_a_wait_that_ends_says_what_it_was_for(folder):
+@pytest.mark.parametrize(
+    ("lengths", "longest"),
+    [
+        # Prompt and completion have 16 tokens; the probe of each push 16, after which one is drawn.
+        ((), 17),
+        (("--rollout.max-tokens=30", "--evaluation.max-tokens=5"), 34),
+        (("--evaluation.max-tokens=40",), 44),
+    ],
+)
+def test_a_wait_that_ends_says_what_it_was_for(folder, lengths, longest):
     with pytest.raises(RolloutError, match="does not answer; start it with:") as caught:
-        connected(folder, "--rollout.url=http://127.0.0.1:9", "--rollout.wait=0")
-    # Prompt and completion have 16 tokens; the probe of each push 16, after which one is drawn.
-    command = r"--port 9 --max-model-len 17 .*\nlast: .*refused$"
+        connected(folder, "--rollout.url=http://127.0.0.1:9", "--rollout.wait=0", *lengths)
+    command = rf"--port 9 --max-model-len {longest} .*\nlast: .*refused$"
     assert re.search(command, str(caught.value))
 
 

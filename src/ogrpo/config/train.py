@@ -357,6 +357,11 @@ class TrainConfig:
         return self.evaluation.max_tokens or self.longest_completion
 
     @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt with the longest completion or held-out answer."""
+        return self.longest_prompt + max(self.longest_completion, self.longest_answer)
+
+    @property
     def peak_rate(self) -> float:
         """The largest learning rate."""
         return _settled("optimizer.learning-rate", self.optimizer.learning_rate)

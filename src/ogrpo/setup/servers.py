@@ -92,7 +92,7 @@ def make_server_engine(
         rollout.roots,
         decoder,
         eos_id=tokenizer.eos_id,
-        max_length=config.longest_prompt + config.longest_answer,
+        max_length=config.longest_sequence,
         texts=tokenizer.sample_texts(),
         options=options,
     )
@@ -101,7 +101,7 @@ def make_server_engine(
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:
     """Returns the command that starts a server for this run at `url`, on that machine."""
     at, probe = urlsplit(url), PROBE_SHAPE[1] + 1  # the probe's tokens, and one that is drawn
-    longest = max(config.longest_prompt + config.longest_answer, probe)
+    longest = max(config.longest_sequence, probe)
     host = [] if at.hostname in LOOPBACK else ["--host", str(at.hostname)]
     place = [] if at.scheme == "https" else [*host, "--port", str(at.port or 80)]
     sizes = ["--max-model-len", str(longest), "--kv-cache-gib", "1"]
