@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ogrpo.cli.eval import evaluate
+from ogrpo.cli.options import parse_eval
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, Evaluation, Judging, Model, Rollout, TrainConfig, WarmStart
 from ogrpo.config.update import Kernels
@@ -215,10 +217,17 @@ def test_variables_reach_the_chat_template(tmp_path):
             return prepared.tokenizer.decode(prepared.prompts.train[0])
 
     assert first("mood=kind") == f"{first()} Be kind."
+    for chat, message in (
+        ("mod=kind", r"data\.chat sets mod, .* template reads mood"),
+        ("messages=[]", r"data\.chat sets messages"),
+        ("mood", r"data\.chat is 'mood': give NAME=VALUE"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            first(chat)
+    drawn = ("--samples=1", "--temperature=0", "--max-tokens=2")
+    options = [f"--task={SUMS}", f"--model.path={tmp_path}", *drawn, "--data.chat=mod=kind"]
     with pytest.raises(ValueError, match=r"data\.chat sets mod, .* template reads mood"):
-        first("mod=kind")
-    with pytest.raises(ValueError, match=r"data\.chat sets messages"):
-        first("messages=[]")
+        evaluate(parse_eval(options))
 
 
 def test_another_task_is_evaluated_on_from_its_files(official, tmp_path):

@@ -67,7 +67,7 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
             encode_example,
             tokenizer=tokenizer,
             system=config.data.system,
-            chat_variables=chat_variables(config.as_train),
+            chat_variables=chat_variables(config.as_train, tokenizer),
         )
         chunks = sample_and_judge(
             make_engine(config, task, tokenizer, encode, sampling, console, stack),

@@ -82,8 +82,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     brought, loaded = task is not None, find_task(config, task)
     task = replace(loaded.task, heldout=loaded.task.heldout[: config.evaluation.prompts])
     tokenizer = make_tokenizer(config, task)
-    check_chat(config, tokenizer)
-    variables = chat_variables(config)
+    variables = chat_variables(config, tokenizer)
     train, heldout = (
         encode_examples(
             examples,
@@ -201,8 +200,15 @@ def check_vocabulary(tokenizer: TextTokenizer, decoder: DecoderConfig, what: str
     )
 
 
-def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
-    """Returns the chat template's variables; values are JSON where they can be, else texts."""
+def chat_variables(config: TrainConfig, tokenizer: TextTokenizer) -> Mapping[str, Any]:
+    """Returns the chat template's variables; values are JSON where they can be, else texts.
+
+    Raises:
+      ValueError: one has no value, or the tokenizer's chat template does not read it.
+    """
+    template = tokenizer.chat_template
+    known = set() if template is None else template_variables(template) - RENDERED
+    reads = f"the chat template reads {', '.join(sorted(known))}"
 
     def value(text: str) -> Any:
         try:
@@ -211,21 +217,17 @@ def chat_variables(config: TrainConfig) -> Mapping[str, Any]:
             return text
         return parse_json(text, f"--data.chat {text:.40}")
 
-    pairs = [pair.partition("=") for pair in config.data.chat]
-    return {name: value(text) for name, _, text in pairs}
-
-
-def check_chat(config: TrainConfig, tokenizer: TextTokenizer) -> None:
-    """Refuses variables that the tokenizer's chat template does not read."""
-    template = tokenizer.chat_template
-    known = set() if template is None else template_variables(template) - RENDERED
-    reads = f"the chat template reads {', '.join(sorted(known))}"
-    for name in chat_variables(config):
+    variables = {}
+    for pair in config.data.chat:
+        name, equals, text = pair.partition("=")
+        require(bool(equals), f"data.chat is {pair!r:.60}: give NAME=VALUE")
         require(
             name in known,
             f"data.chat sets {name}, which changes nothing here: "
             + ("there is no chat template" if template is None else reads),
         )
+        variables[name] = value(text)
+    return variables
 
 
 def make_judges(
