@@ -56,8 +56,12 @@ REFUSED = [
         r"data\.path is here, .* where a named task's files are",
     ),
     (
-        TrainConfig(task="math", data=Data(path="x", solution_column="worked")),
-        r"data\.solution-column is worked",
+        TrainConfig(
+            task="math",
+            data=Data(path="x", solution_column="worked"),
+            evaluation=Evaluation(task=SUMS),
+        ),
+        r"data\.solution-column is worked, .* give --task a file",
     ),
     (
         TrainConfig(task="math", data=Data(path="x", heldout="0.5")),
@@ -235,6 +239,16 @@ def test_another_task_is_evaluated_on_from_its_files(official, tmp_path):
     task = find_task(config).task
     assert len(task.train) == 24  # nothing is cut off
     assert [e.columns["answer"] for e in task.heldout] == ["9", "10", "11", "12"]
+    other = tmp_path / "other.jsonl"
+    write(other, [{"prompt": "1 + 1 =", "answer": "2"}])
+    config = replace(
+        MADE,
+        data=Data(prompt_column="prompt", solution_column="worked"),
+        evaluation=Evaluation(task=str(other)),
+    )
+    check_sources(config)
+    task = find_task(config).task  # the other file needs no worked solutions
+    assert (task.solutions, [e.columns for e in task.heldout]) == ("worked", [{"answer": "2"}])
 
 
 @pytest.mark.parametrize("engine", ["rollout", "embedded"])

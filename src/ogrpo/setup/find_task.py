@@ -73,7 +73,8 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
     if task is not None:
         loaded = LoadedTask(with_prompts(config, task))
     elif is_rows(config.task):
-        loaded = LoadedTask(file_task(config, config.task, heldout=heldout, limit=data.limit))
+        options = {"solution": data.solution_column, "heldout": heldout, "limit": data.limit}
+        loaded = LoadedTask(file_task(config, config.task, **options))
     elif config.task == CHAINS:
         loaded = chain_task(config)
     elif is_generated(config):
@@ -85,7 +86,7 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
         loaded = LoadedTask(official_task(config, config.task, data.path, options))
     if other is not None:  # all lines of a file, or an official one's held-out part
         if is_rows(other):
-            whole = file_task(config, other, heldout=0, limit=None)
+            whole = file_task(config, other, heldout=0)
             elsewhere = replace(whole, train=(), heldout=whole.train)
         else:
             split = {"split": config.evaluation.split}
@@ -101,18 +102,16 @@ def is_generated(config: TrainConfig) -> bool:
     return named or (config.task == "gsm8k" and config.data.path is None)
 
 
-def file_task(
-    config: TrainConfig, path: str, *, heldout: str | float | int | None, limit: int | None
-) -> Task:
-    """Reads a file of one's own; without rewards its answers are judged by math-verify."""
-    task = Task.from_file(
-        path,
-        rewards=rewards_of(config),
-        prompt=config.data.prompt_column,
-        solution=config.data.solution_column,
-        heldout=heldout,
-        limit=limit,
-    )
+def file_task(config: TrainConfig, path: str, **options: Any) -> Task:
+    """Reads a file of one's own; without rewards its answers are judged by math-verify.
+
+    Args:
+      config: names the column of prompts and the rewards.
+      path: of the file.
+      **options: further ones of `Task.from_file`.
+    """
+    prompt, rewards = config.data.prompt_column, rewards_of(config)
+    task = Task.from_file(path, rewards=rewards, prompt=prompt, **options)
     return with_prompts(config, task)
 
 
@@ -323,7 +322,7 @@ class Sources(NamedTuple):
 ACTS: Table = (
     (
         "data.path",
-        lambda s: s.official or (s.generated and s.config.task == "gsm8k"),
+        lambda s: s.official,
         "it is where a named task's files are (docs/tasks.md)",
     ),
     (
@@ -337,10 +336,11 @@ ACTS: Table = (
         "the task has no training problems to choose from",
     ),
     (
-        "data.prompt-column data.solution-column",
+        "data.prompt-column",
         lambda s: s.file or is_rows(s.elsewhere or ""),
-        "give --task a file whose columns they are",
+        "give --task or --evaluation.task a file whose column it is",
     ),
+    ("data.solution-column", lambda s: s.file, "give --task a file whose column it is"),
     (
         "data.heldout",
         lambda s: (s.file or s.takes("heldout")) and s.elsewhere is None,
