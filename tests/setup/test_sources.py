@@ -89,6 +89,10 @@ REFUSED = [
         r"data\.prompt is .* those of 'chat' are messages",
     ),
     (
+        TrainConfig(task=SUMS, data=Data(heldout="0")),
+        r"'sums' has no held-out problems, .* --data\.heldout",
+    ),
+    (
         TrainConfig(task=SUMS, data=Data(prompt="Calculate.")),
         r"'Calculate\.' has no \{question\}",
     ),

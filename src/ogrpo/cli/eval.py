@@ -44,7 +44,7 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
     """Samples, judges and shows. Returns the exit code.
 
     Raises:
-      ValueError: there is no model, nothing is held out, or a file is in the way.
+      ValueError: there is no model, the task cannot be read, or a file is in the way.
     """
     console = console or Console()
     if config.model.path is None:
@@ -55,8 +55,6 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
     check_files(config)
     config = replace(config, model=with_folder(config.model, console))
     task = find_task(config.as_train).task
-    if not task.heldout:
-        raise ValueError(f"task {task.name!r} has no held-out problems: give --data.heldout")
     success, heldout = config.by or task.success, task.heldout[: config.problems]
     task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)
     config = replace(config, by=task.success)

@@ -65,8 +65,8 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
       task: in place of the one that `config.task` names.
 
     Raises:
-      ValueError: there is no such task or file, a line of it is wrong, or an option about rewards
-        has none to act on.
+      ValueError: there is no such task or file, a line of it is wrong, nothing is held out, or an
+        option about rewards has none to act on.
     """
     data, other = config.data, config.evaluation.task
     heldout = 0 if other is not None else _parse_heldout(data.heldout)
@@ -92,6 +92,11 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
             split = {"split": config.evaluation.split}
             elsewhere = official_task(config, other, config.evaluation.path, split)
         loaded = replace(loaded, task=loaded.task.evaluated_on(elsewhere))
+    require(
+        bool(loaded.task.heldout),
+        f"task {loaded.task.name!r} has no held-out problems, by which a model is judged: give some"
+        " by --data.heldout (in Python heldout=...)",
+    )
     _check_judging(config, loaded.task, brought=task is not None)
     return replace(loaded, task=replace(loaded.task, success=config.by or loaded.task.success))
 
