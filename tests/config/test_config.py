@@ -136,6 +136,7 @@ REFUSED = [
     ),
     ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
     ({**NAMED, "processes.id": 2}, "processes.id is 2"),
+    ({**NAMED, "processes.coordinator": "7777"}, "coordinator is 7777, which .*: give HOST:PORT"),
 ]
 
 

@@ -4,6 +4,8 @@ Rows are options, a condition, and what to do or to know where it does not hold.
 algorithm are in `ogrpo.config.method`, those of the task in `ogrpo.setup.find_task`.
 """
 
+import re
+
 from ogrpo.config.values import Table
 
 ACTS: Table = (
@@ -234,8 +236,8 @@ FITS: Table = (
     ),
     (
         "processes.coordinator",
-        lambda c: str(c.processes.coordinator).rpartition(":")[2].isdigit(),
-        "which has no port: give HOST:PORT",
+        lambda c: re.fullmatch(r".+:[0-9]+", str(c.processes.coordinator)),
+        "which is no host with a port: give HOST:PORT",
     ),
 )
 """When options fit the others."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar, runtime_checkable
 
 import tyro
-from annotated_types import Interval
+from annotated_types import Ge, Interval
 
 from ogrpo.config.conditions import ACTS, FITS
 from ogrpo.config.rollout import Rollout, check_servers
@@ -57,10 +57,10 @@ class Data:
     """What is put to the model, `{question}` standing for the question; default: as the task has
     it."""
     train: Count = 8000
-    """Problems to generate for training (ignored with a path)."""
-    seed: int = 0
+    """Problems to generate for training."""
+    seed: Index = 0
     """Seed of the generated problems; apart from --seed, so that runs share their problems."""
-    limit: int | None = None
+    limit: OptionalCount = None
     """Use only the first so many training problems."""
 
 
@@ -79,7 +79,7 @@ class Model:
     compute_dtype: Literal["float32", "bfloat16"] | None = None
     """Of the update's forward and backward pass; bfloat16 over float32 parameters keeps steps that
     are too small for bfloat16. The sampler computes in `dtype`. Default: `dtype`."""
-    tokenizer_size: int = 512
+    tokenizer_size: Annotated[int, Ge(258), metavar("INT>=258")] = 512
     """Vocabulary of the tokenizer trained on the problems of a data path without a model."""
     remat: Literal["none", "products", "full"] = "products"
     """What the backward pass computes again: nothing, all but the results of a layer's matrix
