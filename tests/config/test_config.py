@@ -135,6 +135,7 @@ REFUSED = [
         for option, value in (("rollout.top_p", 0.9), ("rollout.quantize", "int8"))
     ),
     ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
+    ({"model.random": "tiny", "model.path": Path("x")}, r"model\.random is tiny, .* are loaded"),
     ({**NAMED, "processes.id": 2}, "processes.id is 2"),
     ({**NAMED, "processes.coordinator": "7777"}, "coordinator is 7777, which .*: give HOST:PORT"),
 ]

@@ -10,6 +10,11 @@ from ogrpo.config.values import Table
 
 ACTS: Table = (
     ("resume-anyway", lambda c: c.goes_on, "nothing is resumed; give --resume, or leave it out"),
+    (
+        "model.random",
+        lambda c: c.model.path is None,
+        "the weights of model.path are loaded: leave one of the two out (--model.path None)",
+    ),
     ("lora.alpha lora.targets", lambda c: c.lora.rank is not None, "give --lora.rank"),
     (
         "rollout.quantize",
