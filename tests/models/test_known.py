@@ -4,11 +4,13 @@ import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
+import httpx
 import pytest
 
 from ogrpo.cli.main import main
-from ogrpo.models import known
+from ogrpo.models import hub, known
 from ogrpo.models.convert import digest_of
 from ogrpo.models.known import KNOWN, Weights, model_folder
 from ogrpo.policy import load_config
@@ -128,3 +130,6 @@ def test_a_hub_that_cannot_be_reached_is_named(capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(["model", "--hub", "o/absent"]) == 2
     assert "o/absent cannot be had from the Hugging Face hub" in capsys.readouterr().err
+    monkeypatch.setattr(hub, "snapshot_download", Mock(side_effect=httpx.ReadTimeout("")))
+    assert main(["model", "--hub", "o/absent"]) == 2
+    assert "Hugging Face hub: ReadTimeout. Known names" in capsys.readouterr().err

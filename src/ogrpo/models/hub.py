@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "*.jinja")
@@ -19,13 +19,23 @@ def from_hub(name: str, folder: Path | None) -> Path:
     """
     try:
         made = snapshot_download(name, local_dir=folder, allow_patterns=[*FILES, CARD])
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (HFValidationError, *_failures()) as error:
         raise ValueError(
-            f"{name} cannot be had from the Hugging Face hub: {first:.300} Known names"
+            f"{name} cannot be had from the Hugging Face hub: {_reason(error)}. Known names"
             " (`ogrpo model --help`) and GGUF files need no hub"
         ) from error
     return Path(made)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Returns the errors of a hub that cannot be reached or refuses."""
+    clients = (sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules)
+    lost = (client.HTTPError for client in clients)  # which client, the hub's version decides
+    return (HfHubHTTPError, OSError, RuntimeError, *lost)
+
+
+def _reason(error: Exception) -> str:
+    return f"{' '.join(str(error).split()) or type(error).__name__:.300}"
 
 
 def check_push(name: str) -> None:
@@ -62,8 +72,6 @@ def to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> str:
     """
     check_push(name)
     api = HfApi(endpoint=endpoint)
-    clients = (sys.modules[each] for each in ("httpx", "httpx2") if each in sys.modules)
-    lost = tuple(client.HTTPError for client in clients)  # which one, the hub's version decides
     try:
         repository = api.create_repo(name, exist_ok=True)
         api.upload_folder(
@@ -72,10 +80,9 @@ def to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> str:
             allow_patterns=[*FILES, CARD],
             commit_message="Trained with ogrpo",
         )
-    except (HfHubHTTPError, OSError, RuntimeError, *lost) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except _failures() as error:
         raise ValueError(
-            f"{folder} was not pushed to {name}: {reason:.300}. The folder is whole; push it with"
-            f" ogrpo model {folder} --push-to-hub {name}"
+            f"{folder} was not pushed to {name}: {_reason(error)}. The folder is whole; push it"
+            f" with ogrpo model {folder} --push-to-hub {name}"
         ) from error
     return str(repository)
