@@ -134,6 +134,8 @@ def test_a_card_has_figures_method_data_command_and_licence(folder):
     for part in ("0.500", DATA.method, DATA.source, DATA.data, DATA.command, "`0.10.2`"):
         assert part in text
     assert licence_of(folder) == ("model", "apache-2.0")  # the next run begins here
+    (folder / "README.md").write_text("---\nlicense: mit\ndate: 2026-02-30\n---\n")
+    assert licence_of(folder) == ("model", None)
     (folder / "README.md").write_text('---\nlicense: "mit"\n---\n')
     (folder / "source.json").write_text("[]")  # somebody else's
     assert licence_of(folder) == ("model", "mit")

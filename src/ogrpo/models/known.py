@@ -100,7 +100,7 @@ def licence_of(folder: Path) -> tuple[str, str | None]:
     head = card.read_text(errors="replace").split("---\n")[1:2] if card.is_file() else []
     try:
         front = yaml.safe_load("".join(head))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # the latter for an impossible date
         front = None
     licence = front.get("license") if isinstance(front, dict) else None
     return folder.name, licence if isinstance(licence, str) else None
