@@ -90,8 +90,9 @@ def test_imitation_lowers_the_validation_loss_and_goes_on_where_it_was_stopped(
 
 def test_without_it_nothing_is_imitated_and_nothing_is_left_out(config):
     plain = dataclasses.replace(config, warm_start=WarmStart())
-    with closing(prepare(plain)) as prepared:
-        assert prepared.lessons is None
+    for model in (config.model, Model(random="tiny")):
+        with closing(prepare(dataclasses.replace(plain, model=model))) as prepared:
+            assert prepared.lessons is None
     with pytest.raises(ValueError, match=r"warm-start\.steps is 6, .*warm-start\.solutions is not"):
         check_sources(with_options(config, {"warm_start.solutions": False}), None)
     with pytest.raises(ValueError, match=r"warm-start\.solutions is True"):

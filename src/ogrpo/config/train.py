@@ -342,6 +342,16 @@ class TrainConfig:
         return self.logs.path is not None and offline
 
     @property
+    def made_here(self) -> bool:
+        """Whether the model is a small decoder that is made here."""
+        return self.model.path is None and self.model.random == "none"
+
+    @property
+    def imitates(self) -> bool:
+        """Whether imitation comes before RL."""
+        return self.made_here or self.warm_start.solutions
+
+    @property
     def longest_prompt(self) -> int:
         """Tokens that prompts are padded to."""
         return _settled("data.prompt-length", self.data.prompt_length)

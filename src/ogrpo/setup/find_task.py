@@ -314,10 +314,6 @@ class Sources(NamedTuple):
     """Whether what is evaluated on has a validation and a test part."""
     pretrained: bool
     """Whether the weights are read from a folder or a file."""
-    made_here: bool
-    """Whether the model is made here."""
-    imitates: bool
-    """Whether imitation comes before RL."""
 
     def takes(self, option: str) -> bool:
         """Whether the reader of the official task has an option."""
@@ -386,17 +382,17 @@ ACTS: Table = (
     (
         "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache"
         " warm-start.retrain warm-start.seed",
-        lambda s: s.imitates,
+        lambda s: s.config.imitates,
         "the model's weights are given, and --warm-start.solutions is not",
     ),
     (
         "warm-start.save-every",
-        lambda s: s.imitates and s.pretrained,
+        lambda s: s.config.imitates and s.pretrained,
         "given weights alone have checkpoints of their imitation (--warm-start.solutions)",
     ),
     (
         "warm-start.problems warm-start.demonstrations",
-        lambda s: s.made_here and s.generated,
+        lambda s: s.config.made_here and s.generated,
         "the task's own worked solutions are imitated",
     ),
     (
@@ -419,9 +415,8 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
     Raises:
       ValueError: names the option, and what it needs.
     """
-    named, model, elsewhere = task is None, config.model, config.evaluation.task
+    named, elsewhere = task is None, config.evaluation.task
     file, generated = named and is_rows(config.task), named and is_generated(config)
-    made_here = model.path is None and model.random == "none"
     judged = elsewhere or config.task
     sources = Sources(
         config=config,
@@ -433,9 +428,7 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
         has_splits=generated
         if elsewhere is None and (generated or not named)
         else not is_rows(judged) and takes(judged, "split"),
-        pretrained=model.path is not None,
-        made_here=made_here,
-        imitates=made_here or config.warm_start.solutions,
+        pretrained=config.model.path is not None,
     )
     require(
         STEPS not in algorithm(config).reads or (sources.generated and config.task != "chains"),

@@ -103,7 +103,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
             f" schedule.prompts = {config.schedule.prompts}: give more, or smaller batches"
         )
     lessons = loaded.lessons
-    if lessons is None and (config.model.path is None or config.warm_start.solutions):
+    if lessons is None and config.imitates:
         lessons = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
     length, few, column = config.longest_prompt, [], config.override.baseline_by
