@@ -137,6 +137,11 @@ def test_what_acts_is_accepted(name):
 
 def test_groups_of_equal_rewards_are_silent_or_not():
     assert silent(main_study())
+    assert silent(main_study(algorithm="opo"))
+    assert silent(main_study(algorithm="pass_at_k", knobs=Knobs(k=4)))
+    assert not silent(main_study(override=Override(whiten="tokens")))
+    for advantage in ("group_whitened", "overlong_standardized"):
+        assert not silent(main_study(override=Override(advantage=advantage)))
     assert not silent(main_study(knobs=Knobs(beta=0.1)))
     assert not silent(main_study(algorithm="asymre"))
     assert not silent(main_study(algorithm="opmd_kimi"))

@@ -100,14 +100,21 @@ def region_fn(config: TrainConfig) -> RegionFn | None:
 
 
 def silent(config: TrainConfig) -> bool:
-    """Whether groups of equal rewards carry no loss even if they are not left out."""
+    """Whether groups of equal rewards carry no loss even if they are not left out.
+
+    They are looked at beside a group of mixed rewards, by which an advantage that is whitened over
+    the batch moves them, and with completions of all lengths, which some advantages read.
+    """
     method, values = algorithm(config), knobs(config)
     penalty = values["beta"] or config.trust_region.kind == "penalty"
     if not method.silent or method.by_token or penalty:
         return False
-    equal = jnp.asarray([[0.0, 0.0], [1.0, 1.0]])
-    lengths = Along(jnp.ones((*equal.shape, 1), bool))
-    return not jnp.any(method.credit(equal, values, jax.random.key(0), lengths))
+    size, longest = max(config.rollout.group_size, 2), max(config.rollout.max_tokens or 0, 2)
+    odd = jnp.arange(size) % 2 == 1
+    rewards = jnp.stack([jnp.zeros(size), jnp.ones(size), jnp.where(odd, 1.0, 0.0)])
+    mask = jnp.arange(longest)[None] < jnp.where(odd, longest, 1)[:, None]
+    along = Along(jnp.stack([mask] * 3))
+    return not jnp.any(method.credit(rewards, values, jax.random.key(0), along)[:2])
 
 
 AT_RATIO_ONE = {
