@@ -158,7 +158,8 @@ def test_imitation_reaches_the_demonstrations_own_frequencies():
     batch = make_batch(n=1, g=64, t=8)
     imitate = make_imitate(optax.scale_by_adam(), policy_fn)
     first = make_state(optax.scale_by_adam())
-    *_, (state, _) = warm_start(first, [batch] * 300, imitate, optax.constant_schedule(0.05))
+    rate = optax.constant_schedule(0.05)
+    *_, (state, _) = warm_start(first, [batch] * 300, imitate, rate, peak=0.05)
     ids = np.asarray(batch.completion_ids)[np.asarray(batch.completion_mask)]
     frequencies = np.bincount(ids, minlength=V) / ids.size
     row = np.asarray(state.params["table"][int(batch.prompt_ids[0, -1])], np.float64)

@@ -74,10 +74,8 @@ def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Le
         show = partial(arithmetic.demonstrate, problems, teacher=arithmetic.TEACHER)
         return _shown(config, tokenizer, problems, show)
 
-    digest = hashlib.sha256()
-    for problem in problems:
-        digest.update(f"{problem.question}\n{problem.answer}\n".encode())
-    return Lessons(groups, digest.hexdigest())
+    text = "".join(f"{problem.question}\n{problem.answer}\n" for problem in problems)
+    return Lessons(groups, hashlib.sha256(text.encode()).hexdigest())
 
 
 def chain_teacher(config: TrainConfig, seed: int) -> Lessons:
@@ -124,14 +122,12 @@ def worked_solutions(
         if example.columns.get(column)
     ]
     fitting = [(ids, answer) for ids, answer in pairs if len(answer) <= config.longest_completion]
-    digest = hashlib.sha256()
-    for ids, answer in fitting:
-        digest.update(ids.tobytes() + b"\n" + answer.tobytes() + b"\n")
+    content = b"".join(ids.tobytes() + b"\n" + answer.tobytes() + b"\n" for ids, answer in fitting)
     lost = len(pairs) - len(fitting)
     label = f"worked solutions longer than {config.longest_completion} tokens, not imitated"
     return Lessons(
         lambda _: [demonstration(ids, [answer]) for ids, answer in fitting],
-        digest.hexdigest(),
+        hashlib.sha256(content).hexdigest(),
         ((label, lost),) if lost else (),
     )
 
@@ -251,30 +247,13 @@ def _imitate(
     peak = warm.learning_rate or MADE_RATE
     stream = PromptStream(len(demonstrations.prompt_ids), warm.batch, seed)
     batches = (to_device(take(demonstrations, stream.indices(n))) for n in range(warm.steps))
-    turns = warm_start(state, batches, imitate, optax.cosine_decay_schedule(peak, warm.steps))
+    rate = optax.cosine_decay_schedule(peak, warm.steps)
+    turns = warm_start(state, batches, imitate, rate, peak=peak)
     with warm_start_bar(console, warm.steps) as show:
-        for step, turn in _finite("the warm start diverged", peak, turns, begin=0):
+        for step, turn in enumerate(turns, start=1):
             state, loss = turn
             show(step, loss, None)
     return state.params
-
-
-def _finite(
-    what: str, peak: float, turns: Iterable[tuple[TrainState, float]], *, begin: int
-) -> Iterable[tuple[int, tuple[TrainState, float]]]:
-    """Yields the steps of an imitation from step `begin` + 1 on.
-
-    Raises:
-      ValueError: a loss, or a weight at the end, is not finite.
-    """
-    remedy = f"a smaller --warm-start.learning-rate than {peak:g} may help"
-    state = None
-    for step, turn in enumerate(turns, start=begin + 1):
-        state, loss = turn
-        require(math.isfinite(loss), f"{what}: its loss is {loss} at step {step}; {remedy}")
-        yield step, turn
-    if state is not None:
-        require_finite(state.params, f"{what} at its last step; {remedy}")
 
 
 def _imitate_from(
@@ -328,8 +307,8 @@ def _imitate_from(
             console.print(f"imitation goes on from step {begin}")
         show = stack.enter_context(warm_start_bar(console, warm.steps))
         batches = (batch_of(heldout + stream.indices(step)) for step in range(begin, warm.steps))
-        turns = warm_start(state, batches, imitate, rate, begin=begin)
-        for step, (state, loss) in _finite("imitation diverged", peak, turns, begin=begin):
+        turns = warm_start(state, batches, imitate, rate, peak=peak, begin=begin)
+        for step, (state, loss) in enumerate(turns, start=begin + 1):
             due = step % warm.save_every == 0 or step == warm.steps
             validation = validated(state.params) if due else None
             show(step, loss, validation)
@@ -421,9 +400,19 @@ def warm_start(
     imitate: ImitateFn,
     learning_rate: optax.Schedule,
     *,
+    peak: float,
     begin: int = 0,
 ) -> Iterator[tuple[TrainState, float]]:
-    """Imitates batch after batch from step `begin` on, yielding the state and the loss."""
+    """Imitates batch after batch from step `begin` on, yielding the state and the loss.
+
+    Raises:
+      ValueError: a loss, or a weight at the end, is not finite; names `peak`, the largest rate.
+    """
+    remedy = f"a smaller --warm-start.learning-rate than {peak:g} may help"
     for step, batch in enumerate(batches, start=begin):
-        state, loss = imitate(state, batch, jnp.float32(learning_rate(step)))
-        yield state, float(loss)
+        state, nats = imitate(state, batch, jnp.float32(learning_rate(step)))
+        loss = float(nats)
+        finite = math.isfinite(loss)
+        require(finite, f"imitation diverged: its loss is {loss} at step {step + 1}; {remedy}")
+        yield state, loss
+    require_finite(state.params, f"imitation diverged at its last step; {remedy}")
