@@ -154,6 +154,18 @@ def test_prompts_are_put_once_wherever_they_come_from(official):
     assert mine.train[0].prompt.startswith("What is ")
 
 
+def test_long_prompts_are_left_out_and_counted(tmp_path):
+    file = tmp_path / "few.jsonl"
+    rows = [{"prompt": f"{n} + 1 =" * (1 + n // 8), "answer": str(n + 1)} for n in range(10)]
+    write(file, rows)
+    config = replace(MADE, task=str(file), model=Model(random="tiny"))
+    with closing(prepare(replace(config, data=Data(heldout="3", prompt_length=8)))) as prepared:
+        assert sum(count for _, count in prepared.left_out) == 2
+        assert len(prepared.prompts.train) + len(prepared.prompts.heldout) == 8
+    with pytest.raises(ValueError, match=r"none of 7 prompts fits into data\.prompt-length = 2 t"):
+        prepare(replace(config, data=Data(heldout="3", prompt_length=2)))
+
+
 def test_answers_are_found_where_the_option_says(official):
     """By default where the task has them; the same for files, official ones and generated ones."""
     for config in (MADE, TrainConfig(task="gsm8k", data=Data(path=official), schedule=SMALL)):

@@ -3,7 +3,7 @@ import pytest
 
 from ogrpo.data.tokenizer import train_bpe
 from ogrpo.tasks import Example
-from ogrpo.tasks.encode import encode_example, encode_examples
+from ogrpo.tasks.encode import encode_example
 
 CHATML = """\
 {%- for message in messages %}
@@ -51,12 +51,3 @@ def test_what_cannot_be_rendered_is_an_error_that_names_the_line(
 ):
     with pytest.raises(ValueError, match=message):
         encode_example(example, made(**options), **options_of_call)
-
-
-def test_long_prompts_are_left_out_and_counted():
-    examples = [TEXT, Example("What is 12 + 7 ? " * 9, {}, "own.jsonl:9"), TEXT]
-    encoded = encode_examples(examples, made(), prompt_length=30)
-    assert (len(encoded.prompts), encoded.examples, encoded.too_long) == (2, [TEXT, TEXT], 1)
-    with pytest.raises(ValueError, match=r"none of 3 prompts fits into prompt_length = 2 tokens"):
-        encode_examples(examples, made(), prompt_length=2)
-    assert encode_examples([], made(), prompt_length=2) == ([], [], 0)

@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ogrpo.config.train import TrainConfig
@@ -13,6 +14,7 @@ from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.loop.judge import GroupJudge, StepJudge
 from ogrpo.loop.parts import Prompts
 from ogrpo.policy import DecoderConfig, load_config
+from ogrpo.protocol import IntArray
 from ogrpo.rewards.extract import EXTRACTORS
 from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.pool import RewardPool
@@ -23,13 +25,11 @@ from ogrpo.setup.imitation import Lessons, worked_solutions
 from ogrpo.setup.logs import RunLog
 from ogrpo.system.files import parse_json
 from ogrpo.tasks import Example, Task, arithmetic, chains
-from ogrpo.tasks.encode import Encoded, encode_examples
+from ogrpo.tasks.encode import Encoded, encode_example
 from ogrpo.tasks.registry import TASKS
 
 RENDERED = {"messages", "add_generation_prompt"}
 """Variables that every chat template gets."""
-NO_LIMIT = 1 << 30
-"""Tokens of a prompt, while its limit is not settled."""
 LOOKS_FOR = {
     "marker": "the one number after the last ####",
     "boxed": "the last \\boxed{...}",
@@ -83,20 +83,18 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     task = replace(loaded.task, heldout=loaded.task.heldout[: config.evaluation.prompts])
     tokenizer = make_tokenizer(config, task)
     variables = chat_variables(config, tokenizer)
-    train, heldout = (
-        encode_examples(
-            examples,
-            tokenizer,
-            prompt_length=NO_LIMIT,
-            system=config.data.system,
-            chat_variables=variables,
-        )
-        for examples in (task.train, task.heldout)
+    encode = partial(
+        encode_example,
+        tokenizer=tokenizer,
+        system=config.data.system,
+        chat_variables=variables,
     )
+    parts = task.train, task.heldout
+    prompts = [[encode(example) for example in part] for part in parts]
     if brought:
         config = with_named_rewards(config, task.rewards)
-    config = settle(config, replace(loaded, task=task), tokenizer, train.prompts + heldout.prompts)
-    train, heldout = (_fitting(config, part) for part in (train, heldout))
+    config = settle(config, replace(loaded, task=task), tokenizer, [*prompts[0], *prompts[1]])
+    train, heldout = (_fitting(config, *pair) for pair in zip(prompts, parts, strict=True))
     if len(train.prompts) < config.schedule.prompts:
         raise ValueError(
             f"there are {len(train.prompts)} training prompts, fewer than a batch of"
@@ -107,10 +105,10 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         lessons = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
     length, few, column = config.longest_prompt, [], config.override.baseline_by
-    prompts = Prompts(train.prompts, heldout.prompts, length)
+    fitting = Prompts(train.prompts, heldout.prompts, length)
     logged = None
     if config.logs.path is not None:
-        logged = RunLog(config, tokenizer, prompts, variables)
+        logged = RunLog(config, tokenizer, fitting, variables)
     if (config.evaluation.task or config.task) in TASKS:
         split = config.evaluation.split
         lacking = max(0, config.evaluation.prompts - len(task.heldout))
@@ -119,7 +117,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         config=config,
         task=task,
         tokenizer=tokenizer,
-        prompts=prompts,
+        prompts=fitting,
         heldout=heldout.examples,
         judge=judges[0],
         judge_heldout=judges[1],
@@ -140,18 +138,24 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     )
 
 
-def _fitting(config: TrainConfig, encoded: Encoded) -> Encoded:
-    """Returns the examples whose prompts are as short as prompts may be."""
+def _fitting(
+    config: TrainConfig, prompts: Sequence[IntArray], examples: Sequence[Example]
+) -> Encoded:
+    """Returns the examples whose prompts are as short as prompts may be.
+
+    Raises:
+      ValueError: there are some, and none is.
+    """
     length = config.longest_prompt
-    pairs = zip(encoded.prompts, encoded.examples, strict=True)
+    pairs = zip(prompts, examples, strict=True)
     fitting = [pair for pair in pairs if len(pair[0]) <= length]
-    lost = len(encoded.prompts) - len(fitting)
+    lost = len(prompts) - len(fitting)
     if lost and not fitting:
         raise ValueError(
             f"none of {lost} prompts fits into data.prompt-length = {length} tokens; the shortest"
-            f" has {min(map(len, encoded.prompts))}: raise --data.prompt-length"
+            f" has {min(map(len, prompts))}: raise --data.prompt-length"
         )
-    return Encoded([ids for ids, _ in fitting], [x for _, x in fitting], encoded.too_long + lost)
+    return Encoded([ids for ids, _ in fitting], [x for _, x in fitting], lost)
 
 
 def kinds_of(examples: Sequence[Example], column: str) -> list[str]:

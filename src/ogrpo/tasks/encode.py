@@ -1,6 +1,6 @@
 """Prompts of token ids, made of examples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ogrpo.data.tokenizer import TextTokenizer
@@ -38,30 +38,3 @@ def encode_example(
         return tokenizer.encode_prompt(example.prompt, system=system, chat_variables=chat_variables)
     except ValueError as error:
         raise ValueError(f"{example.source}: {error}") from error
-
-
-def encode_examples(
-    examples: Sequence[Example],
-    tokenizer: TextTokenizer,
-    *,
-    prompt_length: int,
-    system: str | None = None,
-    chat_variables: Mapping[str, Any] | None = None,
-) -> Encoded:
-    """Encode examples, and leave out those of more than `prompt_length` tokens.
-
-    Raises:
-        ValueError: as of `encode_example`, or none of them fits.
-    """
-    encoded = [
-        (encode_example(e, tokenizer, system=system, chat_variables=chat_variables), e)
-        for e in examples
-    ]
-    kept = [(ids, example) for ids, example in encoded if len(ids) <= prompt_length]
-    if encoded and not kept:
-        shortest = min(len(ids) for ids, _ in encoded)
-        raise ValueError(
-            f"none of {len(encoded)} prompts fits into prompt_length = {prompt_length} tokens; the "
-            f"shortest has {shortest}: raise it."
-        )
-    return Encoded([ids for ids, _ in kept], [e for _, e in kept], len(encoded) - len(kept))
