@@ -40,6 +40,7 @@ from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Engine | Collector)
 MAY_DIFFER = ("processes", "run_dir")
 """Options that may differ between processes: only the first one's folder is looked at."""
 
@@ -154,28 +155,32 @@ class AtFirst(Generic[T]):
         return self.mine
 
 
-class SharedEngine(AtFirst[Engine]):
-    """Servers that the first process talks to, behind the engine interface of all."""
+class Publisher(AtFirst[P]):
+    """An engine or collector of the first process, for which all bring their weights together."""
 
     version = -1
     """The version published last through this, -1 before any."""
 
     def publish(self, params: Any, version: int) -> None:
-        """Fetches the weights from all processes, and has the first push them."""
+        """Fetches the weights from all processes, and has the first publish them."""
         host = fetch(params, everywhere=False)
         on_first(lambda: self.first.publish(host, version))
         self.version = version
-
-    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
-        """Draws the groups in the first process; returns none in the others."""
-        return on_first(lambda: self.first.generate(prompts, sampling, seed)) or []
 
     def metrics(self) -> Mapping[str, float]:
         """Returns those of the first process, which makes the records."""
         return {} if self.mine is None else self.mine.metrics()
 
 
-class SharedCollector(AtFirst[Collector]):
+class SharedEngine(Publisher[Engine]):
+    """Servers that the first process talks to, behind the engine interface of all."""
+
+    def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
+        """Draws the groups in the first process; returns none in the others."""
+        return on_first(lambda: self.first.generate(prompts, sampling, seed)) or []
+
+
+class SharedCollector(Publisher[Collector]):
     """The collector of the first process over servers; all take its batches.
 
     Args:
@@ -183,18 +188,9 @@ class SharedCollector(AtFirst[Collector]):
       arguments, options: as `Collector` takes them.
     """
 
-    version: int | None = None
-    """The version published last; None before any."""
-
     def __init__(self, engine: SharedEngine, *arguments: Any, **options: Any) -> None:
         super().__init__(on_first(lambda: Collector(engine.first, *arguments, **options)))
         self._engine = engine
-
-    def publish(self, params: Any, version: int) -> None:
-        """Publishes weights, which all processes fetch whole."""
-        host = fetch(params, everywhere=False)
-        on_first(lambda: self.first.publish(host, version))
-        self.version = version
 
     def request(self, until: int) -> None:
         """Requests batches as `Collector.request`."""
@@ -211,10 +207,6 @@ class SharedCollector(AtFirst[Collector]):
         with ExitStack() as stack:
             on_first(lambda: stack.enter_context(self.first.alone()))
             yield self._engine
-
-    def metrics(self) -> Mapping[str, float]:
-        """Returns those of the first process, which makes the records."""
-        return {} if self.mine is None else self.mine.metrics()
 
     def __enter__(self) -> "SharedCollector":
         """Returns the collector itself."""
