@@ -32,23 +32,23 @@ def params():
 def test_weights_come_back_to_the_bit(params, tmp_path):
     cache.ship("one", "one", params, tmp_path)
     cache.ship("two", "two", jax.tree.map(np.zeros_like, params), tmp_path)
-    file, weights = cache.read_shipped("one", DECODER, np.float32, tmp_path)
+    file, weights = cache.read_shipped("one", np.float32, tmp_path)
     assert file == tmp_path / "one.safetensors"
     jax.tree.map(np.testing.assert_array_equal, weights, params)
 
 
 def test_a_file_that_was_not_shipped_is_refused_with_the_remedy(params, tmp_path):
     cache.ship("recipe", "weights", params, tmp_path)
-    assert cache.read_shipped("another", DECODER, np.float32, tmp_path) is None
+    assert cache.read_shipped("another", np.float32, tmp_path) is None
     file = tmp_path / "weights.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"SHA-256 begins with .* give --warm-start\.retrain"):
-        cache.read_shipped("recipe", DECODER, np.float32, tmp_path)
+        cache.read_shipped("recipe", np.float32, tmp_path)
     file.unlink()
     with pytest.raises(ValueError, match=r"weights\.safetensors.* is missing: install ogrpo anew"):
-        cache.read_shipped("recipe", DECODER, np.float32, tmp_path)
+        cache.read_shipped("recipe", np.float32, tmp_path)
 
 
 def shipped_file(prepared):

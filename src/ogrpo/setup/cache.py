@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import platformdirs
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 from safetensors.numpy import load, save
 
 from ogrpo.models.convert import Show, silent
 from ogrpo.models.known import model_folder
-from ogrpo.policy import DecoderConfig, Params
-from ogrpo.policy.decoder import param_shapes
+from ogrpo.policy import Params
 from ogrpo.system.files import read_json, write_json
 
 SWEPT = ".swept"
@@ -89,7 +89,7 @@ MANIFEST = "manifest.json"
 
 
 def read_shipped(
-    recipe: str, decoder: DecoderConfig, dtype: DTypeLike, folder: Path = FOLDER
+    recipe: str, dtype: DTypeLike, folder: Path = FOLDER
 ) -> tuple[Path, Params] | None:
     """Returns the file and the weights of a warm start that is shipped; None where it is not.
 
@@ -109,18 +109,14 @@ def read_shipped(
             f"{file} is not the warm start that ogrpo comes with: its SHA-256 begins with"
             f" {sha[:12]}, and not {shipped[:12]}: {remedy}"
         )
-    tensors = load(content)
-
-    def leaf(keys: Any, _: Any) -> jax.Array:
-        return jnp.asarray(tensors[".".join(key.key for key in keys)], dtype)
-
-    return file, jax.tree_util.tree_map_with_path(leaf, param_shapes(decoder))
+    tensors = {name: jnp.asarray(tensor, dtype) for name, tensor in load(content).items()}
+    return file, unflatten_dict(tensors, sep=".")
 
 
 def ship(recipe: str, name: str, params: Params, folder: Path = FOLDER) -> None:
     """Writes weights and their entry in the manifest, in place of one of the same name."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    tensors = {".".join(key.key for key in keys): np.asarray(x, np.float32) for keys, x in leaves}
+    leaves = flatten_dict(params, sep=".")
+    tensors = {name: np.asarray(leaf, np.float32) for name, leaf in leaves.items()}
     content, file = save(tensors), folder / f"{name}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)

@@ -191,7 +191,7 @@ def warm_started(
     recipe = warm_start_recipe(config, decoder, tokenizer, lessons)
     folder = _cache_folder(recipe, start)
     if start is None and not config.warm_start.retrain:
-        shipped = read_shipped(digest(recipe), decoder, dtype)
+        shipped = read_shipped(digest(recipe), dtype)
         if shipped is not None:
             console.print(f"warm start read from {shipped[0]}", markup=False, soft_wrap=True)
             return shipped[1]
