@@ -203,14 +203,15 @@ def make_behavior(
 
 
 def model_score(folder: Path, dtype: str, temperature: float) -> BatchScoreFn:
-    """Returns `padded groups -> log-probs [N, G, T]` of a model in a folder, or of a known name."""
-    decoder, weights = load_pretrained(weights_folder(folder), DTYPES[dtype])
+    """Returns `padded groups -> log-probs [N, G, T]` of a model in a folder."""
+    decoder, weights = load_pretrained(folder, DTYPES[dtype])
     policy_fn, heat = make_policy_fn(decoder), jnp.float32(temperature)
     score = jax.jit(lambda params, batch: policy_fn(params, batch, heat).log_probs)
     return lambda batch: np.asarray(score(weights, jax.tree.map(jnp.asarray, batch)))
 
 
-FloatArray = npt.NDArray[np.float64]
+Ratios = npt.NDArray[np.float64]
+"""Logs of pi/mu."""
 DELTA = 0.05
 """Chance that the bound on the gain is wrong."""
 
@@ -222,7 +223,7 @@ class Support(NamedTuple):
     """Share of the completions that have a finite log-prob under the model."""
     log_prob: float
     """Mean log-prob of a token of these, in nats."""
-    ratios: FloatArray
+    ratios: Ratios
     """log pi/mu of each of these that came with log-probs."""
     mass: float
     """Mean of pi/mu: 1 on average where mu covers pi, less where what counts was not drawn."""
@@ -269,14 +270,14 @@ def _mean(values: npt.NDArray[Any]) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def effective_share(log_weights: FloatArray) -> float:
+def effective_share(log_weights: Ratios) -> float:
     """Returns `ess_fraction` of weights exp(log_weights); NaN of none."""
     if not len(log_weights):
         return float("nan")
     return float(ess_fraction(jnp.asarray(log_weights), jnp.ones(len(log_weights), bool)))
 
 
-def sure_gain(log_ratios: FloatArray, rewards: npt.NDArray[np.float32]) -> float:
+def sure_gain(log_ratios: Ratios, rewards: npt.NDArray[np.float32]) -> float:
     """Returns the lower confidence limit of `logged_gain`; what was not judged counts as worst."""
     rewards = np.asarray(worst_rewards(jnp.asarray(rewards), jnp.asarray(log_ratios)))
     if not len(rewards) or rewards.min() < LOWEST or rewards.max() > HIGHEST:
