@@ -3,7 +3,7 @@
 Its options are those of data, model, rewards and evaluation, some of which act on some tasks alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -83,14 +83,14 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
         split = None if other is not None else config.evaluation.split
         options = {"limit": data.limit, "split": split, "heldout": heldout}
         options |= {"train": data.train, "seed": data.seed}  # of those that are made here
-        loaded = LoadedTask(official_task(config, config.task, data.path, options))
+        loaded = LoadedTask(official_task(config, config.task, data.path, **options))
     if other is not None:  # all lines of a file, or an official one's held-out part
         if is_rows(other):
             whole = file_task(config, other, heldout=0)
             elsewhere = replace(whole, train=(), heldout=whole.train)
         else:
-            split = {"split": config.evaluation.split}
-            elsewhere = official_task(config, other, config.evaluation.path, split)
+            split = config.evaluation.split
+            elsewhere = official_task(config, other, config.evaluation.path, split=split)
         loaded = replace(loaded, task=loaded.task.evaluated_on(elsewhere))
     require(
         bool(loaded.task.heldout),
@@ -170,19 +170,15 @@ def with_prompts(config: TrainConfig, task: Task) -> Task:
     return replace(task, train=filled(task.train), heldout=filled(task.heldout))
 
 
-def official_task(
-    config: TrainConfig, name: str, path: str | None, options: Mapping[str, Any]
-) -> Task:
+def official_task(config: TrainConfig, name: str, path: str | None, **options: Any) -> Task:
     """Reads a task of the literature from its official files.
 
     Args:
       config: brings the prompt and the rewards.
       name: of the task.
       path: where its files are.
-      options: of the readers, each of which takes some of them; None is left out.
+      **options: of the readers, each of which takes some of them; None is left out.
     """
-    if name not in TASKS:
-        read_task(name)  # says which there are
     rewards = rewards_of(config) if config.rewards else None
     options = {"prompt": config.data.prompt, "rewards": rewards, **options}
     options = {key: x for key, x in options.items() if x is not None and takes(name, key)}
@@ -199,7 +195,7 @@ def official_task(
 
 
 def takes(task: str, option: str) -> bool:
-    """Whether the official reader of a task has an option; an unknown task is refused later."""
+    """Whether the official reader of a task has an option; `read_task` refuses an unknown task."""
     return task not in TASKS or option in TASKS[task].options
 
 
