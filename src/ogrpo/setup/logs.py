@@ -248,21 +248,18 @@ def support(groups: Sequence[Experience], score: BatchScoreFn, *, together: int)
     rewards = np.concatenate([one.rewards for one in groups])
     lengths = max(len(x.group.prompt_ids) for x in groups), max(len(c.token_ids) for c in done)
     pairs = zip(scored(groups, score, lengths, together=together), done, strict=True)
-    rows = [(pi.astype(np.float64), pi - c.log_probs) for pi, c in pairs]
-    finite = np.array([np.isfinite(pi).all() for pi, _ in rows])
-    compared = np.array([np.isfinite(ratio).all() for _, ratio in rows])
-    tokens = [rows[n][1].astype(np.float64) for n in np.flatnonzero(compared)]
+    rows = [(pi, pi - c.log_probs) for pi, c in pairs]
+    finite = [pi.astype(np.float64) for pi, _ in rows if np.isfinite(pi).all()]
+    tokens = [ratio.astype(np.float64) for _, ratio in rows if np.isfinite(ratio).all()]
     ratios = np.array([each.sum() for each in tokens])
     return Support(
-        finite=_mean(finite),
-        log_prob=_mean(
-            np.concatenate([np.zeros(0), *(rows[n][0] for n in np.flatnonzero(finite))])
-        ),
+        finite=len(finite) / len(done),
+        log_prob=_mean(np.concatenate([[], *finite])),
         ratios=ratios,
         mass=_mean(np.exp(np.minimum(ratios, 700))),
         ess_sequence=effective_share(ratios),
         ess_token=effective_share(np.concatenate([[], *tokens])),
-        gain=sure_gain(ratios, rewards) if compared.all() else float("nan"),
+        gain=sure_gain(ratios, rewards) if len(tokens) == len(done) else float("nan"),
     )
 
 
