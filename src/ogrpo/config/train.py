@@ -49,7 +49,7 @@ class Data:
     system: str | None = None
     """An opening system turn, where the model has a chat template."""
     chat: tuple[str, ...] = ()
-    """Variables of the chat template, such as enable_thinking=false."""
+    """Variables of the chat template as NAME=VALUE, such as enable_thinking=false."""
     prompt_length: OptionalCount = None
     """Longest prompt in tokens; longer ones are left out, counted and shown. Default: as the task
     says, or its longest prompt."""
@@ -181,7 +181,7 @@ class Logs:
     such files, as a run's experience/ is. With --schedule.offline all training is on them."""
     mix: Annotated[float | None, Interval(gt=0, lt=1), metavar("FLOAT in (0, 1)")] = None
     """Share of each draw that comes from the log, the rest from the run's own groups, each side
-    uniformly; default: none is held, --replay.sampler draws from both alike."""
+    uniformly. Default: no fixed share; --replay.sampler draws from both alike."""
     behavior: str | None = None
     """The model that drew rows without log_probs, which computes them: a Hugging Face folder, a
     known name, or start for the model that training begins with. Default: such rows are for methods
@@ -276,7 +276,7 @@ class TrainConfig:
     """Functions that judge completions, as FILE.py:NAME or MODULE:NAME; default: the task's own, or
     for a file the comparison of its column `answer` by math-verify."""
     by: str | None = None
-    """The reward that says right (1) or wrong (0), of which Pass@k is told; default: as the task
+    """The reward that says right (1) or wrong (0), by which Pass@k counts. Default: as the task
     says, or the only one that is 0 or 1."""
     algorithm: AlgorithmName = "off_policy_grpo"
     """Method, whole: its loss, advantage, reduction and published settings; in Python an

@@ -109,11 +109,11 @@ class Override:
     gate: tuple[
         Literal["token", "sequence", "geometric", "negatives", "k3", "top_entropy"], ...
     ] = ()
-    """Masks that multiply: tokens whose ratio is outside a band, completions whose product or
-    geometric mean is, whose mean of k3 is above a limit, or those of negative advantage that the
-    policy has left (arXiv:2512.02556).
-    Of pi/mu, or, but for negatives, of pi_k/mu where the method reads pi_k. top_entropy keeps the
-    tokens of highest entropy of the batch (arXiv:2506.01939)."""
+    """Masks that multiply. They leave out tokens whose ratio is outside a band (token); completions
+    whose product (sequence) or geometric mean of ratios is, or whose mean of k3 is above a limit;
+    those of negative advantage that the policy has left (negatives, arXiv:2512.02556); or all but
+    the batch's tokens of highest entropy (top_entropy, arXiv:2506.01939). The ratio is pi/mu, or
+    pi_k/mu where the method reads pi_k; negatives always take pi/mu."""
     bonus: Literal["entropy"] | None = None
     """Lowers each token's loss by knobs.entropy-coef times the entropy of the policy there."""
     whiten: Literal["tokens"] | None = None

@@ -56,7 +56,7 @@ from ogrpo.setup.logs import make_behavior
 from ogrpo.setup.prepare import Prepared
 
 MOST_RECORDED = 1024
-"""Tokens that may be drawn at a place, where no --rollout.top-k says how many."""
+"""The largest vocabulary of which every token may be recorded, without --rollout.top-k."""
 EMPTY = {
     "ids": [],
     "uses": [],
@@ -67,7 +67,7 @@ EMPTY = {
     "counts": {},
     "segments": {},
 }
-"""The state of a buffer that nothing was put into: segments of a run begun before are set aside."""
+"""The state of an empty buffer: with it, segments that its folder has already are set aside."""
 
 
 def make_parts(

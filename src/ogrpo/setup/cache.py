@@ -27,7 +27,7 @@ from ogrpo.policy import Params
 from ogrpo.system.files import read_json, write_json
 
 SWEPT = ".swept"
-"""Its time is that of the last look at the compiled programs."""
+"""A file whose time of modification is that of the last sweep."""
 ZLIB = b"\x78"
 
 
@@ -54,8 +54,8 @@ def keep_compiled_programs() -> None:
 def drop_torn(folder: Path) -> int:
     """Deletes programs that a process was killed in the middle of writing; returns how many.
 
-    JAX writes them in place and never again: it would warn of each at every start, and compile it
-    anew. Looked at is what was written since the last look.
+    JAX writes a program in place and never again: it would warn of a torn one at every start, and
+    compile it anew. Only programs that were written since the last sweep are read.
     """
     marker, begun = folder / SWEPT, time.time()
     try:

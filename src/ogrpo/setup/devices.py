@@ -53,7 +53,7 @@ class Devices(NamedTuple):
     place_batch: Callable[[Batch[np.ndarray]], Batch[Array]]
     init: Callable[[Params], TrainState]
     shapes: Callable[[Params], TrainState]
-    """Of what `init` would make, each with its place; its frozen parameters are there."""
+    """The shapes of what `init` would make, with their places; frozen parameters as they are."""
     make_update: Callable[[Recipe], UpdateFn]
     make_tokens: Callable[[Recipe], TokensFn]
     make_score: Callable[[PolicyFn], ScoreFn]
@@ -104,7 +104,7 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
 def make_devices(
     config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
 ) -> Devices:
-    """Makes them for one device where the mesh is 1 x 1 x 1, as if there were no mesh.
+    """Makes these functions for a mesh; one of 1 x 1 x 1 is a device without a mesh.
 
     Args:
       config: brings mesh, kernels, adapters and precision.
