@@ -12,8 +12,8 @@ from ogrpo.cli import options as command
 from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Kernels
-from ogrpo.config.values import from_json, to_json
-from ogrpo.core.algorithms import PROXIMAL
+from ogrpo.config.values import changed, from_json, to_json
+from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL
 from ogrpo.kernels.log_probs import KEPT_BYTES, NAMES
 from ogrpo.run.session import as_json
 from ogrpo.setup.presets import PRESETS
@@ -266,6 +266,11 @@ def test_what_a_config_keeps_free_of_jax_is_what_jax_has():
 def test_a_wrong_field_is_named_with_its_file(values, message):
     with pytest.raises(ValueError, match=message):
         from_json(TrainConfig, values, "run/config.json")
+
+
+def test_a_name_takes_the_place_of_an_algorithm_of_ones_own():
+    config = TrainConfig(algorithm=ALGORITHMS["dapo"])  # a dataclass, and no table of options
+    assert changed(config, {"algorithm": "grpo"}, "").algorithm == "grpo"
 
 
 @pytest.mark.parametrize("name", PRESETS)

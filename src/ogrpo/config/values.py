@@ -203,7 +203,7 @@ def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str =
             unknown = f"{where}there is no option {prefix}{key}."
             raise ValueError(f"{unknown} {_hint(config, name, prefix)}")
         option, now = f"{prefix}{dashed(name)}", getattr(config, name)
-        if not dataclasses.is_dataclass(now):
+        if not dataclasses.is_dataclass(hints[name]):
             fields[name] = as_field(hints[name], value)
             if fields[name] is OTHER:
                 takes = (str(getattr(kind, "__name__", kind)) for kind in _kinds(hints[name]))
