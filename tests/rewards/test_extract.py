@@ -68,7 +68,9 @@ def test_the_answer_is_taken_where_it_stands_alone(extract, cases):
     assert {text: extract(text) for text in cases} == cases
 
 
-def test_many_boxes_cost_no_more_than_their_length():
+def test_hostile_completions_cost_no_more_than_their_length():
+    """Without a bound of their own, as they are read in the trainer's threads."""
+    assert choice_answer(f"The answer{' ' * 3_000}is{' ' * 3_000}:{' ' * 3_000}b") is None
     text = r"\boxed{1}, \boxed{2}, " * 20_000
     assert last_boxes(text) == r"\boxed{1, 2}"
     assert last_boxes("\\boxed{" * 100_000) is None

@@ -24,7 +24,8 @@ _SIGN_APART = re.compile(
 _DELIMITER = re.compile(r"\\[()\[\]]|\\q?quad\b|\\[ ,;!\\]|\\\Z|[$~&]|\\text\s*\{([^{}]*)\}")
 _LABEL = r"(?:[A-Za-z](?:_\{?\w+\}?|\(\w+\))?\s*=\s*)?"
 _SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\Z")
-_CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?\s*:?\s*[*(\s]*(?P<letter>[A-Z])(?![A-Za-z'])")
+# Possessive, so that a long run of spaces is read once.
+_CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?+\s*+:?+[*(\s]*+([A-Z])(?![A-Za-z'])")
 
 
 def spoken(text: str) -> str:
