@@ -210,6 +210,8 @@ def test_endless_answers_score_nothing_are_tried_once_and_do_not_stop_the_next(f
         assert free(["?"] * 256, texts, ["17"] * 256) == [0.0] * 9 + [1.0] * 247
         monkeypatch.setattr(VERIFIER, "compare_all", [].__add__)  # what is new would be missed
     assert free.counts == RewardCounts(correct=494, timeout=18)
+    sides = "=".join(f"9^{{9^{{9^{n}}}}}" for n in range(10, 210))  # each would take its bound
+    assert free.judge(f"\\boxed{{{sides}}}", "stop", "17") == "wrong"
 
 
 def test_trl_calls_it_with_texts_or_chats():

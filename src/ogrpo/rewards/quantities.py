@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import product
 from typing import NamedTuple
 
-from ogrpo.rewards.text import is_choice, without_wrappers
+from ogrpo.rewards.text import SPACES, is_choice, without_wrappers
 
 
 class Unit(NamedTuple):
@@ -64,10 +64,11 @@ _QUANTITY = re.compile(
 )
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
-_SPACES = re.compile(r"\\[ ,;!]|~")
 _QUALIFIED = re.compile(
     r"\b(?:or (?:fewer|less|more|greater)|at (?:least|most)|(?:fewer|less|more|greater) than)\b"
 )
+MOST_SIDES = 8
+"""Sides of an equation that are compared, each within the time bound of a comparison."""
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _BASE_N = re.compile(r"([0-9A-Z]{1,32})_\{?([0-9]{1,2})\}?\Z")
@@ -92,7 +93,7 @@ def quantity(text: str) -> Quantity | None:
     >>> quantity("5m") is quantity("5 apples") is None
     True
     """
-    plain = _SPACES.sub(" ", without_wrappers(text)).strip()
+    plain = SPACES.sub(" ", without_wrappers(text)).strip()
     if dollars := _DOLLARS.match(plain):
         return Quantity(dollars["sign"] + dollars["number"], UNITS["dollar"])
     match = _QUANTITY.match(plain)
@@ -113,6 +114,9 @@ def quantity(text: str) -> Quantity | None:
 def surely_wrong(answer: str, gold: str) -> bool:
     r"""Return whether math-verify would pass over what makes an answer another one than the gold.
 
+    An answer that is an equation of more than `MOST_SIDES` sides is wrong, too, where the gold
+    answer is none.
+
     >>> surely_wrong(r"5\text{ m}^2", r"5\text{ m}^3"), surely_wrong("5", r"5\text{ m}^3")
     (True, False)
     >>> surely_wrong("X+1", "x+1"), surely_wrong(r"6\text{ or fewer}", "6"), surely_wrong("c", "C")
@@ -125,6 +129,8 @@ def surely_wrong(answer: str, gold: str) -> bool:
         return True
     words, gold_words = without_wrappers(answer), without_wrappers(gold)
     if _QUALIFIED.search(words) and not _QUALIFIED.search(gold_words):
+        return True
+    if "=" not in gold and len(_EQUALS.findall(answer)) >= MOST_SIDES:
         return True
     sides = [side.strip() for side in _APPROXIMATELY.split(answer)]
     if len(sides) == 2 and all(map(_DECIMAL.match, sides)):

@@ -10,7 +10,8 @@ _WRAPPER = r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s*"
 _WRAPPED = re.compile(_WRAPPER + r"\{([^{}]*)\}")
 _WHOLLY_WRAPPED = re.compile(_WRAPPED.pattern + r"\Z")
 _BASE_BRACES = re.compile(r"_\{([0-9]+)\}")
-_SPACES = re.compile(r"(?:\\[ ,;!]|[~\s])+")
+SPACES = re.compile(r"(?:\\[ ,;!]|[~\s])+")
+"""A run of blanks, LaTeX's among them."""
 _CHOICE = re.compile(r"\(([A-Za-z])\)")
 _LETTER = re.compile(r"[A-Ea-e]\Z")
 _WORDS = re.compile(r"[^\W\d_]+(?:[' .,-]+[^\W\d_]+)*[ .]*\Z")
@@ -26,7 +27,7 @@ _DELIMITED = re.compile(
     r"|\\\[(?P<display>(?:(?!\\[\[\]]).)+)\\\]\Z",
     re.S,
 )
-_PERCENT = re.compile(r"\s*(?:\\?%|\\text\{\s*percent\s*\})\Z")
+_PERCENT = re.compile(r"(?:\\?%|\\text\{\s*percent\s*\})\Z")
 _UPRIGHT = re.compile(r"(\\[A-Za-z]+)?\\(?:mathrm|operatorname)\s*\{([ei])\}")
 _CHARACTERS = {
     **{0xFF01 + n: chr(0x21 + n) for n in range(94)},  # full-width forms
@@ -132,7 +133,7 @@ def without_percent(text: str) -> str:
     >>> without_percent(r"12.5\%"), without_percent("12.5 %"), without_percent("12.5")
     ('12.5', '12.5', '12.5')
     """
-    return _PERCENT.sub("", text)
+    return _PERCENT.sub("", text).rstrip()
 
 
 def unwrapped(text: str) -> str:
@@ -167,6 +168,6 @@ def same_text(answer: str, gold: str) -> bool:
 
 def _bare(text: str) -> str:
     text = _WRAPPED.sub(r"\1", ascii_minus(text).replace("\\$", "").replace("$", ""))
-    text = _SPACES.sub(" ", _BASE_BRACES.sub(r"_\1", text)).strip(" .,;:!").casefold()
+    text = SPACES.sub(" ", _BASE_BRACES.sub(r"_\1", text)).strip(" .,;:!").casefold()
     choice = _CHOICE.fullmatch(text)
     return choice[1] if choice else text
