@@ -9,12 +9,14 @@ long step in C. It counts CPU time: a busy machine fails no answer.
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 import warnings
 from typing import IO, Any, NoReturn
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Float
 
 RENEW_AFTER = 1000  # comparisons made by one copy: the parser's tables grow with what it has read
 NO_TIMEOUT: Any = None  # accepted by math-verify, though its annotation says int
@@ -23,6 +25,7 @@ NO_TIMEOUT: Any = None  # accepted by math-verify, though its annotation says in
 # understand, and 3\sqrt2 for 3.
 BOX = [LatexExtractionConfig(boxed_match_priority=0)]
 TEXT = [LatexExtractionConfig(), ExprExtractionConfig()]
+PLAIN = [ExprExtractionConfig()]
 WARM_UP = (
     (r"\boxed{\frac{\sqrt{2}}{2} - 3x^2}", r"\frac{1}{2} + \pi"),
     (r"\boxed{(1, 2) \cup [3, \infty)}", r"x \le 5"),
@@ -31,9 +34,9 @@ WARM_UP = (
 )
 
 
-def read(text: str) -> list[Any]:
+def read(text: str, config: Any = None) -> list[Any]:
     """Parse a box as LaTeX; search any other text for LaTeX and plain expressions."""
-    config = BOX if text.startswith("\\boxed{") else TEXT
+    config = config or (BOX if text.startswith("\\boxed{") else TEXT)
     return parse(text, config, parsing_timeout=NO_TIMEOUT, fallback_mode="no_fallback")
 
 
@@ -53,9 +56,26 @@ def compare(answer: str, gold: str) -> str:
     if not golds:
         return "bad gold"
     candidates = read(answer)
-    if not candidates:
-        return "unparsable"
-    return "correct" if verify(golds, candidates, timeout_seconds=None) else "wrong"
+    return verdict(golds[0], candidates[0]) if candidates else "unparsable"
+
+
+def verdict(gold: Any, answer: Any) -> str:
+    """Return "correct" or "wrong" of what `parse` returned."""
+    rounding = places(gold, answer)
+    equal = verify(gold, answer, float_rounding=rounding, timeout_seconds=None)
+    return "correct" if equal else "wrong"
+
+
+def places(gold: Any, answer: Any) -> int:
+    """Return in how many decimals a gold answer and a decimal, or the reverse, have to agree.
+
+    They are six, or for a number below that its first six digits: to six places it would be 0.
+    """
+    try:
+        size = abs(float(gold)) if gold.has(Float) or answer.has(Float) else 1.0
+    except (ArithmeticError, AttributeError, TypeError, ValueError):  # no real number
+        return 6
+    return 5 - math.floor(math.log10(size)) if 0 < size < 1e-6 else 6
 
 
 class Copy:
