@@ -74,7 +74,13 @@ ANSWERS = [
     (r"x \in [-2,7]", ["[-2,7]"], ["(-2,7)", "[-2,8]"]),
     ("f(x)=2x", ["2x"], ["x"]),
     # What math-verify alone would pass over (ogrpo.rewards.quantities).
-    (r"5\text{ m}", ["500 cm", r"0.005\text{ km}", "5"], ["5 km", r"50\text{ cm}", r"5\text{ kg}"]),
+    (
+        r"5\text{ m}",
+        ["500 cm", "x = 500 cm", r"0.005\text{ km}", "5"],
+        ["8 = 500 cm", "5 km", r"50\text{ cm}", r"5\text{ kg}"],
+    ),
+    (r"18\text{ cm}^2", ["18 cm²", r"0.0018\text{ m}^2"], ["19 cm²"]),
+    ("18", ["18 cm²", "x = 18 kg"], ["8 = 18 kg"]),
     (r"5\text{ m}^3", ["5", r"5000000\text{ cubic cm}"], [r"5\text{ m}^2", r"5\text{ m}"]),
     (r"12\text{ m}", [r"1,200\text{ cm}", r"1{,}200\text{ cm}"], [r"1,300\text{ cm}"]),
     (r"5\text{ l}", [r"5\text{ L}"], []),

@@ -152,21 +152,21 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    ours, theirs = quantity(answer), quantity(gold)
-    if ours and theirs and ours.unit != theirs.unit:
-        ratio = ours.unit.size / theirs.unit.size
-        number = _THOUSANDS.sub("", ours.number)  # (1,200) would be a pair
-        return [rf"({number}) \cdot \frac{{{ratio.numerator}}}{{{ratio.denominator}}}"]
-    if (based := _BASE_N.match(answer)) and "_" not in gold:
+    ours, theirs, ratio = quantity(answer), quantity(gold), Fraction(1)
+    if ours and (theirs or _is_number(gold)):
+        ratio = ours.unit.size / theirs.unit.size if theirs else ratio
+        answer = _THOUSANDS.sub("", ours.number)  # (1,200) would be a pair
+    if (based := _BASE_N.match(answer)) and "_" not in gold and ratio == 1:
         try:
             return [str(int(based[1], int(based[2])))]
         except ValueError:
             return [answer]
-    if "=" in gold:
-        return [answer]
     sides = [side.strip() for side in _EQUALS.split(answer)]
     numbers = [side for side in sides if _is_number(side)]
-    return numbers if len(numbers) > 1 else [answer]
+    if ratio != 1:
+        factor = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
+        return [rf"({number}) \cdot {factor}" for number in numbers or [answer]]
+    return numbers if len(numbers) > 1 and "=" not in gold else [answer]
 
 
 def _is_number(side: str) -> bool:
