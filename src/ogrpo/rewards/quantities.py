@@ -73,7 +73,7 @@ _COMMAND = re.compile(r"\\[A-Za-z]+")
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _BASE_N = re.compile(r"([0-9A-Z]{1,32})_\{?([0-9]{1,2})\}?\Z")
 _DECIMAL = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?\Z")
-_APPROXIMATELY = re.compile(r"\\approx|\\simeq|\N{ALMOST EQUAL TO}")
+_APPROXIMATELY = re.compile(r"\\approx|\\simeq")
 
 
 class Quantity(NamedTuple):
@@ -146,6 +146,8 @@ def surely_wrong(answer: str, gold: str) -> bool:
 
 def parts(answer: str, gold: str) -> list[str]:
     r"""Return what has to equal the gold's number, each part; the answer alone as a rule.
+
+    A unit of the answer is put aside, or converted, where the gold answer has one or is a number.
 
     >>> parts("8 = 7", "7"), parts("x = 7", "7"), parts("100_2", "4")
     (['8', '7'], ['x = 7'], ['4'])

@@ -12,7 +12,7 @@ _WHOLLY_WRAPPED = re.compile(_WRAPPED.pattern + r"\Z")
 _BASE_BRACES = re.compile(r"_\{([0-9]+)\}")
 SPACES = re.compile(r"(?:\\[ ,;!]|[~\s])+")
 """A run of blanks, LaTeX's among them."""
-_CHOICE = re.compile(r"\(([A-Za-z])\)")
+_CHOICE = re.compile(r"\(?([A-Za-z])\)")
 _LETTER = re.compile(r"[A-Ea-e]\Z")
 _WORDS = re.compile(r"[^\W\d_]+(?:[' .,-]+[^\W\d_]+)*[ .]*\Z")
 _LONG_WORD = re.compile(r"[^\W\d_]{3,}")
@@ -20,6 +20,7 @@ _NO_WORDS = {"and", "inf", "infinity"}  # math-verify understands them
 _SHORT_WORDS = {"no"}  # others of two letters may be products
 _NUMBER_FIRST = re.compile(r"[-+.$\\\s]*[0-9]")
 _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}(?!.*[:/])")
+_NOON = re.compile(r"(?<=[0-9]) ?([ap])\.? ?m\b\.?")
 _BASE_N = re.compile(r"[0-9A-Z]+_(?:[0-9]+|\{[0-9]+\})\Z")
 _DELIMITED = re.compile(
     r"(\$\$?)(?P<dollars>[^$]+)\1\Z"
@@ -37,6 +38,10 @@ _RAISED = str.maketrans(
     "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
 )
 _EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
+_SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx "})
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
+_THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
+_ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
 _EUROPEAN = re.compile(r"-?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+\Z")
 
@@ -51,12 +56,19 @@ def ascii_minus(text: str) -> str:
 
 
 def plain_writing(text: str) -> str:
-    r"""Write as LaTeX what math-verify does not read: exponents, powers of ten, decimal commas.
+    r"""Write as LaTeX what math-verify does not read.
+
+    That are exponents, roots and signs in Unicode, powers of ten, decimal commas, thin spaces
+    between thousands, and "approximately" before a number.
 
     >>> [plain_writing(text) for text in ("x\N{SUPERSCRIPT TWO}", "1e3", "1.234,5", "2e")]
     ['x^{2}', '1 \\times 10^{3}', '1234.5', '2e']
+    >>> [plain_writing(text) for text in ("2√3", r"12\,000", r"\approx 3.1", "90°")]
+    ['2\\sqrt{3}', '12000', '3.1', '90^\\circ ']
     """
     text = _EXPONENT.sub(lambda raised: f"^{{{raised[0].translate(_RAISED)}}}", ascii_minus(text))
+    text = _THIN_SPACE.sub("", _ROOT.sub(r"\\sqrt{\1\2}", text.translate(_SIGNS)))
+    text = _ABOUT.sub("", text)
     if power := _POWER_OF_TEN.match(text):
         return rf"{power[1]} \times 10^{{{int(power[2])}}}"
     if _EUROPEAN.match(text):
@@ -169,5 +181,6 @@ def same_text(answer: str, gold: str) -> bool:
 def _bare(text: str) -> str:
     text = _WRAPPED.sub(r"\1", ascii_minus(text).replace("\\$", "").replace("$", ""))
     text = SPACES.sub(" ", _BASE_BRACES.sub(r"_\1", text)).strip(" .,;:!").casefold()
+    text = _NOON.sub(r" \1m", text)
     choice = _CHOICE.fullmatch(text)
     return choice[1] if choice else text
