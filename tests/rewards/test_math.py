@@ -279,7 +279,8 @@ BAD = {
     r"\frac12}": "cannot parse",
     r"\frac{1}{0}": "does not find",
     "(9^{9^{9^9}}, 1)": "does not come to an end",
-    "": "is empty",
+    "": "no letters",
+    r"\text{ }": "no letters",
 }
 
 

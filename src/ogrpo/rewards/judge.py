@@ -135,7 +135,7 @@ class ExactMatch(Judge):
         Raises:
             ValueError: the gold answer is no text, or an empty one.
         """
-        if fault := _text_fault(gold):
+        if fault := text_fault(gold):
             raise ValueError(f"the gold answer cannot be compared: {fault}.")
         if finish_reason != "stop":
             return "truncated"
@@ -146,10 +146,11 @@ class ExactMatch(Judge):
 
     def check_golds(self, golds: Sequence[Any], sources: Sequence[str]) -> None:
         """Refuse gold answers that are no texts, or empty ones."""
-        refuse({n: fault for n, gold in enumerate(golds) if (fault := _text_fault(gold))}, sources)
+        refuse({n: fault for n, gold in enumerate(golds) if (fault := text_fault(gold))}, sources)
 
 
-def _text_fault(gold: Any) -> str:
+def text_fault(gold: Any) -> str:
+    """Return why nothing can be the same text as a gold answer, or nothing if something can."""
     if not isinstance(gold, str):
         return f"{gold!r} is no text"
     return "" if same_text(gold, gold) else f"{gold!r} has no letters to compare"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, Pair, Verdict, compare_plain, is_plain
 from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, marker_answer
-from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse
+from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse, text_fault
 from ogrpo.rewards.quantities import parts, surely_wrong
 from ogrpo.rewards.text import (
     ascii_minus,
@@ -197,7 +197,7 @@ def find_bad_golds(golds: Sequence[str], *, seconds: float = 2.0) -> dict[int, s
     """
     mathematics = sorted(
         gold
-        for gold in {gold for gold in golds if isinstance(gold, str) and gold.strip()}
+        for gold in {gold for gold in golds if not text_fault(gold)}
         if not (is_plain(undelimited(gold)) or is_text(undelimited(gold)))
     )
     verifier = BoundedVerifier(seconds, processes=min(os.cpu_count() or 1, 16))
@@ -208,10 +208,8 @@ def find_bad_golds(golds: Sequence[str], *, seconds: float = 2.0) -> dict[int, s
         verifier.close()
 
     def fault(gold: str) -> str:
-        if not isinstance(gold, str):
-            return f"{gold!r} is no text"
-        if not gold.strip():
-            return "it is empty"
+        if message := text_fault(gold):
+            return message
         verdict = verdicts.get(gold, "correct")
         if isinstance(verdict, BadGold) or verdict == "unparsable":
             return f"math-verify cannot parse {gold!r}"
