@@ -182,6 +182,8 @@ def test_aime_24_in_both_formats(tmp_path):
 def test_deepscaler(tmp_path):
     rows = [{"problem": f"Find ${n}$.", "answer": f"{n}", "solution": "." * n} for n in range(20)]
     write(tmp_path / "deepscaler.json", rows)
+    (tmp_path / ".cache").mkdir()  # what `hf download` writes beside it
+    (tmp_path / ".cache/deepscaler.json.metadata").touch()
     task = read_task("deepscaler", tmp_path, heldout=4)
     assert (len(task), len(task.heldout), task.solutions) == (16, 4, "solution")
     texts = ["\\boxed{" + e.columns["answer"] + "}" for e in task.heldout]

@@ -181,7 +181,12 @@ def test_a_task_to_evaluate_on_brings_its_examples_and_its_judge():
     exam = Task("exam", [], questions, (Reward("exam", right),))
     assert exam
     assert len(exam) == 0
-    task = Task.from_iterable(rows(20), rewards=[brief]).evaluated_on(exam)
+
+    def graded(completions, level):  # a column of the training examples alone
+        return [0.0] * len(completions)
+
+    levels = [row | {"level": 3} for row in rows(20)]
+    task = Task.from_iterable(levels, rewards=[graded]).evaluated_on(exam)
     assert task.heldout == exam.heldout
     assert [r.name for r in task.evaluation_rewards or ()] == ["exam"]
     assert "How many is 3 + 1 ?" not in prompts(task.train)
@@ -212,5 +217,7 @@ def test_the_splits_of_a_data_set_are_taken_as_they_are():
     with pytest.raises(ValueError, match="say which by heldout='validation'"):
         Task.from_dataset(three, rewards=[right])
     assert len(Task.from_dataset(three, rewards=[right], heldout="validation").heldout) == 3
+    with pytest.raises(ValueError, match=r"heldout is 'dev', .* none of the splits \['test', '"):
+        Task.from_dataset(three, rewards=[right], heldout="dev")
     with pytest.raises(ValueError, match=r"the splits are \['test'\]; one must be named 'train'"):
         Task.from_dataset({"test": rows(3)}, rewards=[right])

@@ -31,7 +31,7 @@ from ogrpo.tasks.official import (
     one_of,
     text_of,
 )
-from ogrpo.tasks.rows import Row
+from ogrpo.tasks.rows import FILES, Row
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
 LARGEST_AIME = 999
@@ -159,8 +159,8 @@ def read_deepscaler(
     Raises:
         ValueError: the file is missing (the message says which is needed), or a line is wrong.
     """
-    examples = []
-    for row in DEEPSCALER.read_single(path, "deepscaler*.json*", "deepscaler*.parquet"):
+    patterns, examples = [f"deepscaler*{ending}" for ending in FILES], []
+    for row in DEEPSCALER.read_single(path, *patterns):
         solution = value(row, SOLUTION)
         if not isinstance(solution, str):
             raise ValueError(f"{row.source}: column 'solution' is {solution!r:.60}; give a text.")

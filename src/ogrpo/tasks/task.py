@@ -15,7 +15,7 @@ from ogrpo.tasks.example import (
     prompt_texts,
     to_examples,
 )
-from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl, read_parquet, read_rows
+from ogrpo.tasks.rows import Row, is_rows, mapping_rows, read_jsonl, read_parquet, read_rows
 
 Rewards = Sequence[Reward | RewardFn]
 HeldOut = str | Path | Iterable[Mapping[str, Any]] | float | int | None
@@ -87,9 +87,8 @@ class Task:
     """Why and how many examples were left out, to be shown."""
 
     def __post_init__(self) -> None:
-        for examples in (self.train, self.heldout):
-            check_columns(examples, self.rewards)
-        check_columns(self.heldout, self.evaluation_rewards or ())
+        check_columns(self.train, self.rewards)
+        check_columns(self.heldout, self.heldout_rewards)
         names = [reward.name for reward in self.heldout_rewards]
         if self.success is not None and self.success not in names:
             raise ValueError(
@@ -195,6 +194,10 @@ class Task:
                 heldout = others[0]
             if isinstance(heldout, str) and heldout in dataset:
                 heldout = dataset[heldout]
+            elif isinstance(heldout, str) and not is_rows(heldout):
+                raise ValueError(
+                    f"heldout is {heldout!r}, no file of rows and none of the splits {names}."
+                )
             options["heldout"] = heldout
             dataset = dataset[TRAIN_SPLIT]
         return cls.from_iterable(dataset, **options)
