@@ -39,6 +39,7 @@ def test_a_missing_answer_is_an_error_that_names_its_source_or_question(answer):
         ("7 + 6 = 13 ; 12 / 3 = 4 #### 4", [0.0, 0.5]),
         ("7 + 5 = 12 ; 12 / 3 = 5", [0.5]),  # an unended line is no step
         ("7 + 5 = 12 ; 9 / 2 = 4 #### 4", [0.5, 0.0]),  # 9 / 2 is not 4
+        (f"7 + 5 = 12 ; 12 / 3 = {'4' * 5_000} #### 4", [0.5, 0.0]),  # too long to be a number
         ("12 ; 7 + 5 = 12 ; 7 + 5 = 12 ;" + GOLD, [0.0] * 5),  # right lines at wrong places
         (" ; ".join([GOLD[:10]] * 5) + " ;", [0.5, 0.0, 0.0, 0.0, 0.0]),  # no gain in many
     ],

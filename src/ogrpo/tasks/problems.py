@@ -10,7 +10,8 @@ from ogrpo.rewards.text import ascii_minus
 MARKER = "####"
 AnyProblem = TypeVar("AnyProblem", bound="Problem")
 _LINE_END = re.compile(rf";|{re.escape(MARKER)}")
-_EQUATION = re.compile(r"\s*(\d+)\s*([-+*/])\s*(\d+)\s*=\s*(\d+)\s*")
+_DIGITS = r"\s*(\d{1,99})\s*"  # Python makes no number of more than 4,300 digits
+_EQUATION = re.compile(f"{_DIGITS}([-+*/]){_DIGITS}={_DIGITS}")
 
 
 @dataclass(frozen=True)
