@@ -322,6 +322,13 @@ def test_a_coroutine_that_blocks_its_process_takes_no_other_along():
     assert scores[1].rewards.tolist() == [4.0]
 
 
+def test_coroutines_whose_process_another_one_blocked_are_no_reason_to_ask_no_more():
+    with pool(functions.judge, seconds=0.4, concurrency=8) as p:  # 7 of the 8 are not to blame
+        scores = p.score(request(BAD, "block", *["abcd"] * 20))
+    assert scores.failed.tolist() == [True, True] + [False] * 20
+    assert [failure.kind for failure in scores.failures] == ["raised", "timeout"]
+
+
 def test_functions_that_wait_by_themselves_or_set_alarms_work():
     waits = Reward("waits", lambda completions: asyncio.run(functions.judge(completions)))
     gives_a_coroutine = Reward("gives", lambda completions: functions.judge(completions))

@@ -152,6 +152,14 @@ class RewardCall:
         """Whether the call shares its process with others."""
         return self.reward.asynchronous and not self.alone
 
+    def blameless(self, reply: Reply) -> bool:
+        """Whether the end of the process may be the fault of another call, or of none.
+
+        So it is where the process was stopped or killed from outside, and with a coroutine, whose
+        process another one may have ended.
+        """
+        return reply.outside or (reply.ended and self.shared)
+
     def singles(self) -> Iterator["RewardCall"]:
         """Yield a call for each completion, bad neighbours (of one prompt, say) far apart."""
         patience = Patience()
@@ -288,17 +296,9 @@ class RewardPool:
         return list(verdicts.values())
 
     def _replies(self, calls: Sequence[RewardCall]) -> list[tuple[RewardCall, Reply]]:
-        """Make calls, and make those once more in another process that may not be to blame.
-
-        So it is where the process was stopped or killed from outside, and with a coroutine, whose
-        process another one may have ended.
-        """
+        """Make calls, and make those once more in another process that may not be to blame."""
         replied = self._call_all(calls)
-        again = [
-            i
-            for i, (call, reply) in enumerate(replied)
-            if reply.outside or (reply.ended and call.shared)
-        ]
+        again = [i for i, (call, reply) in enumerate(replied) if call.blameless(reply)]
         repeated = self._call_all([replace(calls[i], alone=True) for i in again])
         for i, pair in zip(again, repeated, strict=True):
             replied[i] = pair
@@ -340,7 +340,7 @@ class RewardPool:
                 count=call.count,
                 asynchronous=call.reward.asynchronous,
             )
-        if call.patience is not None:
+        if call.patience is not None and not call.blameless(reply):
             call.patience.note(reply)
         counts = {"calls": 1, "completions": call.count, "seconds": reply.seconds}
         self._tally.count(call.reward.name, **counts)
