@@ -58,7 +58,7 @@ def test_the_prompt_is_found_by_its_name_or_named():
         assert sorted(prompts([*task.train, *task.heldout])) == ["0 ?", "1 ?", "2 ?", "3 ?"]
         assert task.train[0].columns == {"answer": "1"}
     both = [{"prompt": f"{i} ?", "question": f"why {i} ?", "answer": "1"} for i in range(4)]
-    message = r"rows:1: has both 'prompt' and 'question'.*prompt=\.\.\."
+    message = r"rows:1: has both 'prompt' and 'question'.*prompt=\.\.\. \(--data\.prompt-column\)\."
     with pytest.raises(ValueError, match=message):
         Task.from_iterable(both, rewards=[right])
     task = Task.from_iterable(both, rewards=[right], prompt="question")

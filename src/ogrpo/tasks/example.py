@@ -47,9 +47,10 @@ def find_columns(
         names = [name for name in PROMPT_COLUMNS if name in row.columns]
         if len(names) != 1:
             has = f"has both {names[0]!r} and {names[1]!r}" if names else "has no prompt column"
+            other = "" if names else f", or name it as one of {PROMPT_COLUMNS}"
             raise ValueError(
                 f"{row.source}: {has}; there are {sorted(row.columns)}: say which holds the "
-                f"prompt by prompt=..., or name one of them as one of {PROMPT_COLUMNS}."
+                f"prompt by prompt=... (--data.prompt-column){other}."
             )
         prompt = names[0]
     there = any((solution or SOLUTION_COLUMN) in each.columns for each in rows)
