@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ogrpo.tasks.gsm8k import cut_validation, load, read_problems
+from ogrpo.tasks.gsm8k import cut_validation, load
 from ogrpo.tasks.problems import Problem, final_answer
 
 ROOT = Path(__file__).parents[2]
@@ -44,16 +44,17 @@ def test_validation_that_leaves_nothing_to_train_on_is_refused():
     ("line", "message"),
     [
         ("   ", "the line is empty"),
-        (json.dumps({"question": "How many ?"}), "field 'answer' is missing"),
-        (json.dumps(GOOD | {"answer": 2}), "field 'answer' is 2"),
+        (json.dumps({"question": "How many ?"}), "no column 'answer'; there are"),
+        (json.dumps(GOOD | {"question": [2]}), r"column 'question' is \[2\]; give a text"),
         (json.dumps(GOOD | {"answer": "It is 2."}), "field 'answer' must end in '####"),
     ],
 )
 def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, message):
     file = tmp_path / "train.jsonl"
     file.write_text("\n".join([json.dumps(GOOD), line, json.dumps(GOOD), ""]))
+    file.with_name("test.jsonl").touch()
     with pytest.raises(ValueError, match=f"train.jsonl:2:? {message}"):
-        read_problems(file)
+        load(tmp_path)
 
 
 def test_what_is_missing_is_an_error_that_says_what_to_put_where(tmp_path, monkeypatch):

@@ -6,18 +6,24 @@ words, with calculator marks `<<48/2=24>>`, and ends in `#### 72`.
 
 import importlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from ogrpo.rewards.math import MathReward
-from ogrpo.tasks.official import MARKER_PROMPT, SOLUTION, TaskReader, one_of, solved_example
-from ogrpo.tasks.problems import AnyProblem, Problem, Split, final_answer
+from ogrpo.tasks.official import (
+    MARKER_PROMPT,
+    SOLUTION,
+    TaskReader,
+    one_of,
+    solved_example,
+    text_of,
+)
+from ogrpo.tasks.problems import Problem, Split, final_answer
 from ogrpo.tasks.rows import Row, mapping_rows, read_jsonl
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
 TRAIN_FILE, TEST_FILE = "train.jsonl", "test.jsonl"
-FIELDS = ("question", "answer")
 VALIDATION_EVERY = 7
 """One training problem in so many is cut off for validation: 1,068 of the official 7,473."""
 
@@ -64,7 +70,10 @@ def load(path_or_name: str | Path) -> Split[Problem]:
     """
     folder, name = Path(path_or_name).expanduser(), str(path_or_name)
     if folder.is_dir():
-        parts = (read_problems(folder / TRAIN_FILE), read_problems(folder / TEST_FILE))
+        for file in (TRAIN_FILE, TEST_FILE):
+            if not (folder / file).is_file():
+                raise ValueError(f"{folder / file} is missing. {_FILES}")
+        parts = [read_jsonl(folder / file) for file in (TRAIN_FILE, TEST_FILE)]
     elif re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name):
         try:
             splits = importlib.import_module("datasets").load_dataset(name, "main")
@@ -75,43 +84,21 @@ def load(path_or_name: str | Path) -> Split[Problem]:
             ) from error
         except OSError as error:  # no network, no such data set, nothing in the cache
             raise ValueError(f"cannot read {name} from the hub: {error}. {_FILES}") from error
-        rows = (mapping_rows(splits[part], f"{name}:{part}") for part in ("train", "test"))
-        parts = map(_problems, rows)
+        parts = [mapping_rows(splits[part], f"{name}:{part}") for part in ("train", "test")]
     else:
         raise ValueError(f"{path_or_name} is not a folder. {_FILES}")
-    train, heldout = (
-        [Problem(p.question, _CALCULATOR_MARK.sub("", p.answer), source=p.source) for p in part]
-        for part in parts
-    )
+    train, heldout = ([_problem(row) for row in part] for part in parts)
     return Split(train, heldout)
 
 
-def read_problems(file: Path) -> list[Problem]:
-    """Read one JSONL file, calculator marks included.
-
-    Raises:
-        ValueError: the file is missing or has no lines, or a line is empty, is not valid JSON or
-            lacks a field or its answer's `####`; the message names file, line and field.
-    """
-    if not file.is_file():
-        raise ValueError(f"{file} is missing. {_FILES}")
-    return _problems(read_jsonl(file))
+def _problem(row: Row) -> Problem:
+    answer = _CALCULATOR_MARK.sub("", text_of(row, "answer"))
+    problem = Problem(text_of(row, "question"), answer, source=row.source)
+    final_answer(problem)  # an error now, with the line at hand, and not in a run
+    return problem
 
 
-def _problems(rows: Iterable[Row]) -> list[Problem]:
-    problems = []
-    for row, source in rows:
-        for name in FIELDS:
-            if name not in row:
-                raise ValueError(f"{source}: field '{name}' is missing; there are {sorted(row)}.")
-            if not isinstance(row[name], str) or not row[name].strip():
-                raise ValueError(f"{source}: field '{name}' is {row[name]!r}; give a text.")
-        problems.append(Problem(row["question"], row["answer"], source=source))
-        final_answer(problems[-1])  # an error now, with the line at hand, and not in a run
-    return problems
-
-
-def cut_validation(train: Sequence[AnyProblem]) -> Split[AnyProblem]:
+def cut_validation(train: Sequence[Problem]) -> Split[Problem]:
     """Part training problems into those still trained on and those that settings are chosen on.
 
     Every seventh is held out, whatever the seed and however many of them are evaluated. One that
