@@ -16,6 +16,7 @@ DeepScaleR-Preview (Luo et al., 2025): about 40,000 problems to train on, a list
 `problem`, `answer` and `solution`, which is empty where there is none.
 """
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +36,7 @@ from ogrpo.tasks.rows import FILES, Row
 from ogrpo.tasks.task import EvaluationProtocol, Rewards, Task
 
 LARGEST_AIME = 999
-_COMMANDS = ("\\boxed", "\\fbox")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 
 
 def read_math(
@@ -93,11 +94,8 @@ def boxed_content(solution: str, source: str) -> str:
     Raises:
         ValueError: there is no box, it is not closed, or it is empty.
     """
-    start = max(solution.rfind(command) for command in _COMMANDS)
-    rest = solution[start:] if start >= 0 else ""
-    for command in _COMMANDS:
-        rest = rest.removeprefix(command)
-    rest = rest.lstrip()
+    boxes = _BOX.split(solution)[1:]
+    rest = boxes[-1] if boxes else ""
     content = _in_braces(rest) if rest.startswith("{") else rest.split("$")[0]
     if not content.strip():
         raise ValueError(

@@ -1,14 +1,12 @@
 """Readers of official files share this: the files' names, prompts, and judges of the answers."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.math import MathReward, find_bad_golds
-from ogrpo.rewards.reward import as_rewards
 from ogrpo.tasks.example import ANSWER_COLUMN, SOLUTION_COLUMN, Example, to_prompt, value
 from ogrpo.tasks.problems import Problem, final_answer
 from ogrpo.tasks.rows import Row, parse_json, read_rows
@@ -99,7 +97,7 @@ class TaskReader:
     def task(
         self,
         train: Sequence[Example],
-        judge: Judge,
+        judge: MathReward,
         rewards: Rewards | None,
         *,
         heldout: Sequence[Example] | float | int | None = None,
@@ -108,12 +106,12 @@ class TaskReader:
     ) -> Task:
         """Make the task of examples: judged by `judge`, unless there are rewards of one's own.
 
-        Examples whose gold answer math-verify cannot judge are left out and counted where `judge`
-        is a `MathReward`: an official file cannot be mended. One's own can, so there the same is an
-        error. Rewards of one's own judge as they like, so that nothing is left out for them.
+        Examples whose gold answer math-verify cannot judge are left out and counted: an official
+        file cannot be mended. One's own can, so there the same is an error. Rewards of one's own
+        judge as they like, so that nothing is left out for them.
         """
         parts = [train, heldout if isinstance(heldout, Sequence) else ()]
-        if rewards is None and isinstance(judge, MathReward):
+        if rewards is None:
             examples = [example for part in parts for example in part]
             golds = [example.columns[ANSWER] for example in examples]
             bad = {id(examples[n]) for n in find_bad_golds(golds)}
@@ -122,8 +120,6 @@ class TaskReader:
                 if faulty := [example for example in part if id(example) in bad]:
                     label = "examples whose gold answer math-verify cannot judge, left out"
                     left_out += ((f"{label} ({faulty[0].source} the first)", len(faulty)),)
-        if rewards is None:
-            fields["evaluation_rewards"] = as_rewards([judge.counting_apart()])
         return Task.from_examples(
             self.name,
             parts[0],
@@ -175,7 +171,7 @@ def solved_example(
     return Example(question, {**worked, **columns}, source or problem.source)
 
 
-def one_of(name: str, choice: str, choices: Iterable[str]) -> None:
+def one_of(name: str, choice: str, choices: Sequence[str]) -> None:
     """Raise a ValueError if an option is none of its choices."""
-    if choice not in (choices := list(choices)):
-        raise ValueError(f"{name} is {choice!r}; choose one of {choices}.")
+    if choice not in choices:
+        raise ValueError(f"{name} is {choice!r}; choose one of {list(choices)}.")
