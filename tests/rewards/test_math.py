@@ -44,7 +44,7 @@ def compare(answer, gold, verifier=VERIFIER):
 
 
 def running(verifier=VERIFIER):
-    return [worker._child._process for worker in verifier.workers]
+    return [each._child._process for each in verifier._workers._workers if each.alive]
 
 
 # The comparisons with a bound on their time

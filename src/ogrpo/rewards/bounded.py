@@ -96,11 +96,6 @@ class BoundedVerifier:
         self._lock = threading.Lock()
         self._workers: Workers | None = None
 
-    @property
-    def workers(self) -> list[WorkerProcess]:
-        """The processes that run."""
-        return [] if self._workers is None else self._workers.running
-
     def compare_all(self, pairs: Sequence[Pair]) -> list[Verdict | BadGold]:
         r"""Compare answers (a `\boxed{...}`, or a text to search) with golds in LaTeX.
 

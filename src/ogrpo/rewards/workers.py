@@ -47,12 +47,6 @@ class Workers:
         self._alone = ThreadPoolExecutor(processes, "reward")
         self._together = ThreadPoolExecutor(concurrency, "reward-awaited")
 
-    @property
-    def running(self) -> list[WorkerProcess]:
-        """The processes that run."""
-        with self._lock:
-            return [worker for worker in self._workers if worker.alive]
-
     def start(self) -> WorkerProcess:
         """Return a process that is ready; raise as `WorkerProcess.load` does.
 
