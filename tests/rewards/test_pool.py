@@ -271,6 +271,24 @@ def test_a_bounded_reward_is_called_in_the_callers_thread():
     assert metrics["reward/repeated"] == 1
 
 
+def test_a_completion_without_loss_is_counted_once_and_one_with_loss_is_not():
+    def raises(completions):
+        return functions.raises(completions)
+
+    def refuses(completions):
+        return [float("nan")] * len(completions)
+
+    raises.bounded = refuses.bounded = True
+    rewards = [Reward("one", raises), Reward("two", raises), Reward("shown", refuses, 0.0)]
+    with pool(*rewards) as p:
+        assert p.score(request("a", BAD)).failed.tolist() == [False, True]
+        metrics = p.metrics()
+    counted = {name: metrics[f"reward/{name}failed"] for name in ("", "one/", "two/", "shown/")}
+    assert counted == {"": 1, "one/": 1, "two/": 1, "shown/": 2}
+    assert metrics["reward/failed/raised"] == 1
+    assert metrics["reward/failed/not_finite"] == 0
+
+
 def test_what_cannot_be_pickled_is_named():
     lock = threading.Lock()
 

@@ -32,12 +32,14 @@ _NONE |= dict.fromkeys(_FAILED.values(), 0)
 
 
 class Tally:
-    """Counts since its making, from several threads, for each of some rewards by name."""
+    """Counts since its making, from several threads, in all and for each of some rewards."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, rewards: Sequence[Reward]) -> None:
         self._before: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._by_reward = {name: {**_NONE} for name in names}
+        self._by_reward = {reward.name: {**_NONE} for reward in rewards}
+        self._counting = {reward.name for reward in rewards if reward.weight != 0.0}
+        self._failed = {key: _NONE[key] for key in ("failed", *_FAILED.values())}
         self._completions = self._under_way = 0
         self._busy = self._since = 0.0
 
@@ -63,12 +65,15 @@ class Tally:
                 self._by_reward[name][key] += count
 
     def failed(self, failures: Iterable[Failure]) -> None:
-        """Count completions without a number."""
+        """Count completions without a number for each reward; in all, those without loss, once."""
+        without_loss: dict[int, Failure] = {}
         with self._lock:
             for failure in failures:
-                counts = self._by_reward[failure.reward]
-                counts["failed"] += 1
-                counts[_FAILED[failure.kind]] += 1
+                _add(self._by_reward[failure.reward], failure)
+                if failure.reward in self._counting:
+                    without_loss.setdefault(failure.completion, failure)
+            for failure in without_loss.values():
+                _add(self._failed, failure)
 
     def go_on_from(self, before: Mapping[str, float]) -> None:
         """Continue an earlier tally, by the names of `metrics`; others are passed over.
@@ -86,8 +91,8 @@ class Tally:
         with self._lock:
             groups = {f"reward/{name}": {**counts} for name, counts in self._by_reward.items()}
             now = time.monotonic() - self._since if self._under_way else 0.0
-            busy, completions = self._busy + now, self._completions
-        total = {key: sum(counts[key] for counts in groups.values()) for key in _NONE}
+            busy, completions, failed = self._busy + now, self._completions, {**self._failed}
+        total = {key: sum(counts[key] for counts in groups.values()) for key in _NONE} | failed
         metrics: dict[str, float] = {
             f"{prefix}/{key}": count
             for prefix, counts in ({"reward": total} | groups).items()
@@ -100,6 +105,11 @@ class Tally:
         completions, busy = metrics["reward/completions"], metrics["reward/busy_seconds"]
         metrics["reward/completions_per_second"] = completions / busy if busy else 0.0
         return metrics
+
+
+def _add(counts: dict[str, float], failure: Failure) -> None:
+    counts["failed"] += 1
+    counts[_FAILED[failure.kind]] += 1
 
 
 BROKEN_PROCESSES = 4
@@ -219,7 +229,7 @@ class RewardPool:
                 raise ValueError(f"{name} is {size!r}; give a finite number > 0.")
         self.rewards = as_rewards(rewards)
         self._seconds, self._memory_gib = seconds, memory_gib
-        self._tally = Tally([reward.name for reward in self.rewards])
+        self._tally = Tally(self.rewards)
         sent = [reward for reward in self.rewards if not reward.bounded]
         self._workers = Workers(
             {str(reward): _pickled(reward) for reward in sent},
@@ -267,8 +277,8 @@ class RewardPool:
         `reward/calls`, `reward/completions`, `reward/seconds` (of work, which overlaps),
         `reward/busy_seconds` (of wall time in which something was scored),
         `reward/completions_per_second` (of busy time), `reward/repeated` (calls repeated for each
-        completion alone), `reward/failed` and `reward/failed/<kind>` (completions),
-        `reward/processes` (started so far); and `reward/<name>/calls` and so on.
+        completion alone), `reward/failed` and `reward/failed/<kind>` (completions without a reward,
+        each once), `reward/processes` (started so far); and `reward/<name>/calls` and so on.
         """
         return self._tally.metrics(self._workers.started)
 
