@@ -14,11 +14,11 @@ _FARTHEST = 70
 """Characters between two boxes of one answer."""
 
 _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
-# A minus that stands apart from its number: before a currency, or before all else. After a word, a
-# dash with spaces around is no sign.
+# A minus that stands apart from its number: before a currency, behind an equals sign, or before all
+# else. After a word, a dash with spaces around is no sign.
 _MONEY = r"\\?[$€£¥]\s*"
 _SIGN_APART = re.compile(
-    rf"-{_MONEY}(?=[0-9.])|\A[\s:=(*]*(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
+    rf"-{_MONEY}(?=[0-9.])|(?:\A[\s:=(*]*|=\s*+)(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
 )
 
 _DELIMITER = re.compile(r"\\[()\[\]]|\\q?quad\b|\\[ ,;!\\]|\\\Z|[$~&]|\\text\s*\{([^{}]*)\}")
@@ -71,6 +71,8 @@ def last_number(text: str) -> str | None:
 
     >>> last_number("2 + 5 = 7. She has 7 apples."), last_number("$1,200."), last_number("none")
     ('7', '1,200', None)
+    >>> last_number("3 - 8 = - 5."), last_number("8 - 5")
+    ('-5', '5')
     """
     numbers = _NUMBER.findall(_SIGN_APART.sub("-", ascii_minus(spoken(text))))
     return numbers[-1] if numbers else None
