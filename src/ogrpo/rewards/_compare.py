@@ -60,16 +60,17 @@ def compare(answer: str, gold: str) -> str:
 
 
 def verdict(gold: Any, answer: Any) -> str:
-    """Return "correct" or "wrong" of what `parse` returned."""
+    """Compare two parsed expressions: "correct" or "wrong"."""
     rounding = places(gold, answer)
     equal = verify(gold, answer, float_rounding=rounding, timeout_seconds=None)
     return "correct" if equal else "wrong"
 
 
 def places(gold: Any, answer: Any) -> int:
-    """Return in how many decimals a gold answer and a decimal, or the reverse, have to agree.
+    """Return to how many decimal places two numbers are compared, if one of them is a decimal.
 
-    They are six, or for a number below that its first six digits: to six places it would be 0.
+    Six; where the gold answer is below a millionth, so many that its first six digits count: to six
+    places it would equal 0.
     """
     try:
         size = abs(float(gold)) if gold.has(Float) or answer.has(Float) else 1.0

@@ -150,7 +150,7 @@ class ExactMatch(Judge):
 
 
 def text_fault(gold: Any) -> str:
-    """Return why nothing can be the same text as a gold answer, or nothing if something can."""
+    """Return why no answer can ever equal a gold answer, as a text; empty if one can."""
     if not isinstance(gold, str):
         return f"{gold!r} is no text"
     return "" if same_text(gold, gold) else f"{gold!r} has no letters to compare"

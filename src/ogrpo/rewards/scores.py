@@ -108,7 +108,7 @@ class Failure(NamedTuple):
 
 
 Verdict = float | Failure | None
-"""Of one reward on one completion: None where it did not judge."""
+"""What one reward says of one completion: a number, why there is none, or None: not judged."""
 
 
 class Scores(NamedTuple):

@@ -58,8 +58,8 @@ def ascii_minus(text: str) -> str:
 def plain_writing(text: str) -> str:
     r"""Write as LaTeX what math-verify does not read.
 
-    That are exponents, roots and signs in Unicode, powers of ten, decimal commas, thin spaces
-    between thousands, and "approximately" before a number.
+    These are exponents, roots and signs in Unicode, powers of ten, decimal commas, thin spaces
+    between thousands, and an "approximately" that begins the answer.
 
     >>> [plain_writing(text) for text in ("x\N{SUPERSCRIPT TWO}", "1e3", "1.234,5", "2e")]
     ['x^{2}', '1 \\times 10^{3}', '1234.5', '2e']

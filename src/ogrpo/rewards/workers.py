@@ -23,8 +23,8 @@ class Workers:
         processes: calls that are under way at once, each alone in a process, which the next call
             finds ready.
         concurrency: calls that are under way at once in the process that is shared.
-        files: modules that functions are of and no import finds, by name; without it those of
-            rewards that were loaded from files.
+        files: paths of the functions' modules that cannot be imported by name, by that name; None:
+            of the rewards that `load_reward` has loaded from files.
     """
 
     def __init__(

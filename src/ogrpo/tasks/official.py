@@ -27,7 +27,7 @@ class TaskReader:
     read: Callable[..., Task]
     """Takes the path, and the reader's own options by keyword."""
     files: str
-    """Which files are read, in which format, from which public source: the end of an error."""
+    """Says which files are read, in which format, from which public source: ends an error."""
     protocol: EvaluationProtocol
 
     @property
