@@ -27,7 +27,7 @@ from ogrpo.system._serve import compute, refusal
 from ogrpo.system.worker import Reply, WorkerProcess
 
 _FAILED = {kind: f"failed/{kind.replace(' ', '_')}" for kind in KINDS}
-_NONE = {"calls": 0, "completions": 0, "seconds": 0.0, "repeated": 0, "failed": 0}
+_NONE: dict[str, float] = {"calls": 0, "completions": 0, "seconds": 0.0, "repeated": 0, "failed": 0}
 _NONE |= dict.fromkeys(_FAILED.values(), 0)
 
 
