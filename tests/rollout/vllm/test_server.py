@@ -17,10 +17,11 @@ from tests.rollout.vllm.test_schedules import OPTIONS, PROMPTS, SETTLED, Schedul
 
 
 @contextmanager
-def started(*staged, **options):
+def started(*staged, texts=(), **options):
     """A fleet over the servers, once all were looked at."""
     machine = Schedules()
     machine.staged, machine.options = [*staged], replace(OPTIONS, **options)
+    machine.texts = texts
     try:
         machine.run(machine.start())
         yield machine
@@ -109,6 +110,39 @@ def test_a_server_that_comes_back_with_other_log_probs_is_left_out_until_it_is_a
                 check_sampling(able, Sampling(0.7, 12, 4), 1)
             machine.run(machine.fleet.publish(target(3 - raw)))
             machine.run(machine.draw())
+
+
+class Odd(Staged):
+    """Answers a path with a body that vLLM does not give."""
+
+    def __init__(self, path, body):
+        super().__init__()
+        self.path, self.body = path, body
+
+    async def handle_async_request(self, request):
+        if request.url.path == self.path:
+            return httpx.Response(200, content=self.body)
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/models", '{"data": [{"id": "policy", "max_model_len": 1e999}]}'),
+        ("/get_world_size", '{"world_size": 1e999}'),
+        (
+            "/v1/completions",
+            f'{{"choices": [{{"logprobs": {{"top_logprobs": [{{"1": {10**400}}}]}}}}]}}',
+        ),
+        ("/detokenize", '{"prompt": null}'),
+    ],
+)
+def test_an_odd_answer_at_the_start_is_asked_for_again_and_named(path, body):
+    with (
+        pytest.raises(Unavailable, match=f"{path} answered"),
+        started(Odd(path, body), texts=[([1], "w1")], patience=5.0),
+    ):
+        pass
 
 
 class CutOff(Staged):

@@ -152,7 +152,7 @@ def understood(url: str, what: str, answer: Any) -> Iterator[None]:
     """Turns what cannot be taken out of an odd answer into an error that passes."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, Flawed) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, Flawed) as error:
         raise Unavailable(f"{url}: {what} answered {str(answer)[:80]!r}") from error
 
 
@@ -184,7 +184,7 @@ def _check_fit(url: str, extension: Json, context: int, expected: Expected) -> N
             f"{url} has the worker extension of another version of ogrpo: start it with the folder "
             "of this one (ogrpo-serve does)"
         )
-    if extension["transfer"] != "ogrpo":
+    if extension.get("transfer") != "ogrpo":
         raise Refused(f"{url} {TAKES_NONE}")
     if context < expected.max_length:
         raise Refused(
@@ -222,8 +222,10 @@ async def compare_tokenizers(
         if error.status in (404, 405, NOT_IMPLEMENTED):
             return "not compared: no /detokenize"
         raise
-    for (ids, ours), theirs in zip(texts, decoded, strict=True):
-        if "".join(ours.split()) != "".join(theirs.split()):
+    with understood(api.url, "/detokenize", decoded):
+        bare = ["".join(theirs.split()) for theirs in decoded]
+    for (ids, ours), theirs, without_space in zip(texts, decoded, bare, strict=True):
+        if "".join(ours.split()) != without_space:
             raise Refused(
                 f"{api.url} has another tokenizer: tokens {list(ids)} are {theirs!r} there and "
                 f"{ours!r} here: serve the folder that the trainer started from, tokenizer included"
