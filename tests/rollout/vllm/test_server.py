@@ -82,6 +82,20 @@ def test_what_one_server_refuses_none_serves():
             machine.run(machine.draw())
 
 
+def test_weights_that_a_slow_server_refuses_too_late_do_not_stop_the_next_ones():
+    fast, slow = Staged(), Staged()
+    with published(fast, slow) as machine:
+        slow.freeze()
+        machine.run(machine.fleet.publish(target(2)))  # does not wait for the slow one
+        slow.faults["load"] = "garbage"
+        publishing = machine.loop.create_task(machine.fleet.publish(target(3)))
+        machine.run(asyncio.sleep(0))
+        slow.thaw()
+        machine.run(publishing)
+        machine.run(asyncio.sleep(SETTLED))
+        assert [one.weights for one in machine.staged] == [3, 3]
+
+
 def test_raw_log_probs_are_found_out_and_serve_at_temperature_one():
     staged = Staged()
     staged.raw = True

@@ -23,6 +23,7 @@ from ogrpo.rollout.vllm.errors import (
     BUSY,
     Changes,
     Patience,
+    PublishRefused,
     Refused,
     RolloutError,
     Unavailable,
@@ -407,9 +408,12 @@ class Server:
         self._see(proven=None)
         try:
             self.report = await self._pushed(target)
-        except BaseException:
+        except BaseException as error:
             if unproven:
                 self._disbelieve()
+            if isinstance(error, PublishRefused) and self.observed.target is not target:
+                # The next weights, which are its target by now, are not what it refused.
+                raise Unavailable(str(error)) from error
             raise
         self._see(proven=target)
         return max(self.observed.trust, Trust.PROVEN)
