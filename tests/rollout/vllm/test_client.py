@@ -1,11 +1,13 @@
 """One server's client: its connections, who asks, what is waited for, what is shown of a server."""
 
+import asyncio
 import base64
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
-from ogrpo.rollout.vllm import Expected, Options, RolloutError, VllmEngine
+from ogrpo.rollout.vllm import Expected, Options, RolloutError, VllmEngine, engine
 from ogrpo.rollout.vllm.api import ask_health, credentials_of_environment
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
@@ -111,6 +113,7 @@ vllm:kv_cache_usage_perc{engine="0",model_name="policy"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="policy"} 0.5
 vllm:generation_tokens_total{engine="0",model_name="policy"} 1.2e+03
 vllm:generation_tokens_created{engine="0",model_name="policy"} 1.7e+09
+vllm:num_requests_waiting{engine="0",model_name="policy"} many
 python_info{implementation="CPython",version="3.11.7"} 1.0
 """
 
@@ -121,3 +124,15 @@ def test_counts_add_up_over_engines_and_shares_do_not():
         "server/kv_cache_usage": 0.5,
         "server/generated_tokens": 1200.0,
     }
+
+
+def test_a_peak_that_was_shown_while_servers_were_asked_is_not_shown_again(monkeypatch):
+    monkeypatch.setattr(engine, "FIRST_LOOK", 0.01)
+
+    async def ask_servers():
+        watched._peaks = {}  # as `metrics` leaves it
+        return {"server/running": 1.0}
+
+    watched = SimpleNamespace(_peaks={"server/running": 9.0}, _server_metrics=ask_servers)
+    asyncio.run(VllmEngine._watched(watched, asyncio.sleep(0.1)))
+    assert watched._peaks == {"server/running": 1.0}

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,8 +57,9 @@ def parse_metrics(pages: Iterable[str]) -> dict[str, float]:
     for line in (line for page in pages for line in page.splitlines()):
         name, _, value = line.rpartition(" ")
         if (short := SHOWN.get(name.split("{", 1)[0])) is not None:
-            before, now = total.get(short, 0.0), float(value)
-            total[short] = max(before, now) if short in SHARES else before + now
+            with suppress(ValueError):  # not a number
+                before, now = total.get(short, 0.0), float(value)
+                total[short] = max(before, now) if short in SHARES else before + now
     return total
 
 
@@ -256,7 +258,8 @@ class VllmEngine:
             pause = FIRST_LOOK
             while True:
                 await asyncio.sleep(pause)
-                self._peaks = peaks(self._peaks, await self._server_metrics())
+                now = await self._server_metrics()
+                self._peaks = peaks(self._peaks, now)  # others may have changed it meanwhile
                 pause = min(LATER_LOOKS, 2 * pause)
 
         watch = asyncio.create_task(look())
