@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ogrpo.rollout.vllm import Expected, Options, RolloutError, VllmEngine, engine
-from ogrpo.rollout.vllm.api import ask_health, credentials_of_environment
+from ogrpo.rollout.vllm import Expected, Options, Rejected, RolloutError, VllmEngine, engine
+from ogrpo.rollout.vllm.api import ServerApi, ask_health, credentials_of_environment
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
 from tests.rollout.vllm.stub import serving
@@ -36,6 +36,22 @@ def answering(answers, **headers):
 def test_a_server_that_is_starting_is_waited_for(status):
     with answering({"/health": status}) as (url, _):
         assert ask_health(url) == (None if status == 200 else f"it answers {status}")
+
+
+def test_an_answer_that_cannot_be_decoded_is_waited_for_and_a_redirection_is_no_success():
+    with answering({"/health": 200}, **{"Content-Encoding": "gzip"}) as (url, _):
+        assert "decompressing" in ask_health(url)
+
+    async def resume(url):
+        api = ServerApi(url, headers={}, timeout=60.0)
+        try:
+            with pytest.raises(Rejected, match="/resume answered 302"):
+                await api.resume()
+        finally:
+            await api.close()
+
+    with answering({"/resume": 302}, Location="/login") as (url, _):
+        asyncio.run(resume(url))
 
 
 ELSEWHERE = "https://me:SECRET@gpu.lan/in?key=SECRET"

@@ -276,7 +276,7 @@ class ServerApi:
         finally:
             self._idle.append(client)
         status = reply.status_code
-        if status < 400:
+        if reply.is_success:
             return reply
         text = f"{self.url}{path} answered {status}: {_message(reply)}"
         # Another attempt may be answered where the server fails, or has too much to do.
@@ -309,7 +309,7 @@ def ask_health(url: str) -> str | None:
     """
     try:
         reply = _health(url)
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         cause: BaseException | None = error
         while cause is not None:  # another attempt would not change these
             if isinstance(cause, socket.gaierror):
@@ -352,7 +352,7 @@ def _remedy(url: str, reply: httpx.Response) -> str:
     try:
         if parts.path and _health(root).is_success:
             return f"the server is at {root}: give that address"
-    except httpx.TransportError:
+    except httpx.RequestError:
         pass
     return (
         "something else than vLLM answers there; give the address below which a server has"

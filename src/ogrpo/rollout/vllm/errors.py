@@ -36,7 +36,7 @@ class Flawed(RolloutError):
 
 
 class Rejected(RolloutError):
-    """A request that the server will reject again (4xx); `status` is its answer."""
+    """A request that the server will reject again (3xx, 4xx); `status` is its answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
