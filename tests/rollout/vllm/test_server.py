@@ -11,6 +11,7 @@ import pytest
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import PublishRefused, Refused, RolloutError, Unavailable
 from ogrpo.rollout.vllm.capabilities import check_sampling
+from ogrpo.rollout.vllm.push import load
 from ogrpo.rollout.vllm.server import Observed, Trust, next_action
 from tests.rollout.vllm.staged import Staged
 from tests.rollout.vllm.test_schedules import OPTIONS, PROMPTS, SETTLED, Schedules, target
@@ -80,6 +81,22 @@ def test_what_one_server_refuses_none_serves():
             machine.run(asyncio.sleep(SETTLED))
             assert [one.weights for one in machine.staged] == [version] * 2
             machine.run(machine.draw())
+
+
+@pytest.mark.parametrize(
+    ("share", "remedy"),
+    [
+        (None, r"must see that path.*publish by URL"),
+        (SimpleNamespace(url="http://trainer:1", token=""), "room .* reach .*`listen` and `adver"),
+    ],
+)
+def test_weights_out_of_reach_are_named_with_the_remedy_of_their_transport(share, remedy):
+    staged = Staged()
+    with published(staged) as machine:
+        staged.faults["load"] = "unreachable"
+        (server,), (able,) = machine.servers, machine.fleet.capabilities
+        with pytest.raises(Unavailable, match=remedy):
+            machine.run(load(server.api, able, target(2).release, share=share))
 
 
 def test_weights_that_a_slow_server_refuses_too_late_do_not_stop_the_next_ones():

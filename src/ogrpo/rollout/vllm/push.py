@@ -173,6 +173,11 @@ async def _update(api: ServerApi, able: Capabilities, release: Release, update: 
     if code is None:
         raise Unavailable(said) from error
     if code == "unreachable":
-        remedy = "With a shared folder the server must see the same path; otherwise publish by URL"
+        remedy = "The server must see that path, as on a shared disk; otherwise publish by URL"
+        if "url" in update:
+            remedy = (
+                "The server must have room for the weights and reach the trainer at that address:"
+                " set `listen` and `advertise`"
+            )
         raise Unavailable(f"{said}. {remedy}") from error
     raise PublishRefused(said) from error
