@@ -155,7 +155,7 @@ def test_a_release_is_staged_and_then_installed_and_leaves_one_file(tmp_path, sh
     assert [file.stat().st_size for file in model.pulled()] == [two.bytes]
 
 
-def test_what_is_refused_leaves_the_live_model_and_no_file(tmp_path, share):
+def test_what_is_refused_leaves_the_live_model_and_no_file(tmp_path, share, monkeypatch):
     small, whole = released(tmp_path, policy(rows=8), policy(1, rows=400))
     model = Model(share)
     model.push(whole)
@@ -167,6 +167,10 @@ def test_what_is_refused_leaves_the_live_model_and_no_file(tmp_path, share):
         model.update(small, version="1")
     assert model.place.last["code"] == "refused"
     assert model.place.where()["version"] == 2
+    monkeypatch.setattr(releases, "check", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.stage(whole)
+    assert model.place.last is None
     assert same(model.live, policy(1, rows=400))
     assert len(model.pulled()) == 1
 

@@ -124,7 +124,7 @@ class Workplace:
 
     def stage(self, release: Checked | None) -> None:
         """Keeps a release until it is installed, in the place of one that never was."""
-        if self.staged is not None and self.staged is not self.live:
+        if self.staged is not None:
             self.discard(self.staged.file)
         self.staged = release
 
@@ -387,6 +387,7 @@ def update(
         Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
     """
     note = {"manifest_sha256": manifest_sha256, "error": "", "pulled": 0}
+    place.last = None  # an error that is no Refusal must not be taken for the one before
     try:
         if install:
             release = _install(place, served, manifest_sha256)
@@ -408,7 +409,7 @@ def _stage(
     file, manifest, pulled = obtain(place, manifest_sha256=digest, **source)
     try:
         check(file, served.shapes_fn(), served.dtype)
-    except Refusal:
+    except BaseException:
         place.discard(file)
         raise
     release = Checked(file, version, manifest["sha256"], digest, pulled)
@@ -439,6 +440,6 @@ def _install(place: Workplace, served: Served, digest: str) -> Checked:
         place.live = before
         raise Refusal("restored", message) from error
     place.live, place.staged = release, None
-    if before is not None and before is not release:
+    if before is not None:
         place.discard(before.file)
     return release
