@@ -89,6 +89,19 @@ def test_a_failed_write_leaves_no_release(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_write_that_is_cut_off_leaves_nothing_beside_the_next_release(tmp_path, monkeypatch):
+    def fill_the_disk(file, _):
+        file.write_bytes(b"half of it")
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write", fill_the_disk)
+        with pytest.raises(OSError, match="no space"):
+            Store(tmp_path).write(policy(), 1)
+    Store(tmp_path).write(policy(), 2)
+    assert [file.name for file in tmp_path.iterdir()] == ["v000002"]
+
+
 def released(tmp_path, *tensors):
     store = Store(tmp_path / "releases", keep=8)
     return [store.write(one, version) for version, one in enumerate(tensors, start=1)]

@@ -153,8 +153,9 @@ class Store:
                     f"{name} has NaN or infinite elements; the policy has diverged: nothing was"
                     " sent"
                 )
-        scratch = self.folder / f".v{version:06d}.{os.getpid()}"
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch, stale = self.folder / ".ogrpo-new", self.folder / ".ogrpo-old"
+        for left in (scratch, stale):  # of a write that was cut off
+            shutil.rmtree(left, ignore_errors=True)
         scratch.mkdir()
         sha256, size = write(scratch / MODEL, tensors)
         manifest = {
@@ -170,7 +171,6 @@ class Store:
             out.flush()
             os.fsync(out.fileno())
         folder = self.folder / f"v{version:06d}"
-        stale = self.folder / f".stale.{os.getpid()}"
         if folder.exists():  # as after a resume: the old one must not be half replaced
             folder.rename(stale)
         scratch.rename(folder)
