@@ -98,7 +98,9 @@ ODD = [
             (b"\xff", "utf-8"),
             (b'{"n": NaN}', "NaN"),
             (b'{"n": ' + b"9" * 9999 + b"}", "9999 characters"),
-            ({**GOOD, "prompt": "text"}, "prompt is 'text': give token ids"),
+            ({**GOOD, "prompt": "text"}, "prompt is 'text': give a list of token ids"),
+            ({**GOOD, "prompt": [[1]] * 5000}, "there are 5000 prompts: give at most 4096"),
+            ({**GOOD, "prompt": [1] * 5000}, "5000 tokens: this model takes 64"),
             ({**GOOD, "prompt": [True]}, "prompt is [True]: give"),
             ({**GOOD, "prompt": [1 << 40]}, "give a list of token ids"),
             ({**GOOD, "prompt": [VOCAB]}, "out of the vocabulary"),
@@ -150,6 +152,15 @@ def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(
         status, _ = answer(say(address, request(GOOD)))
     assert status == 500
     assert caplog.messages == ["/v1/completions: RuntimeError: \\x1b[31mbroken"]
+
+
+def test_requests_without_a_seed_share_no_random_numbers(service):
+    """An engine draws the prompt at place n of a call with the call's seed plus n."""
+    for count in (3, 1, 2):
+        service.complete({**GOOD, "prompt": [[1]] * count})
+    calls = [call[1:3] for call in service.model.engine.log if call[0] == "generate"]
+    seeds = [seed + n for heads, seed in calls for n in range(len(heads))]
+    assert len(seeds) == len(set(seeds)) == 6
 
 
 def drip(address, head, body):

@@ -50,9 +50,9 @@ def token_ids(value: Any, name: str) -> IntArray:
 
 def prompts_of(value: Any) -> list[IntArray]:
     """Returns one prompt or several, as token ids."""
-    if not isinstance(value, list) or not 1 <= len(value) <= MOST_PROMPTS:
-        raise BadRequest(f"prompt is {value!r:.60}: give token ids, or a list of lists of them")
-    several = value if isinstance(value[0], list) else [value]
+    several = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    if len(several) > MOST_PROMPTS:
+        raise BadRequest(f"there are {len(several)} prompts: give at most {MOST_PROMPTS}")
     return [token_ids(each, "prompt") for each in several]
 
 
@@ -281,8 +281,8 @@ class Service:
     def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
         sampling = self._sampling(prompts, options)
         with self._sampler:
-            self._drawn += 1
             seed = whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            self._drawn += len(prompts)  # the engine adds a prompt's place to the seed
             try:
                 groups = self.model.engine.generate(prompts, sampling, seed)
             except ValueError as error:  # it will be refused again
