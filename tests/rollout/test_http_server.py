@@ -217,6 +217,22 @@ def test_half_open_connections_are_bounded_and_given_up(service, monkeypatch):
         assert answer(said)[0] == 200
 
 
+def test_a_thread_that_cannot_be_started_costs_no_later_connection(service, monkeypatch):
+    def fail(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(http_server, "CONNECTIONS", 1)
+    with running(Endpoint(service)) as server:
+        with monkeypatch.context() as patch, contextlib.suppress(ConnectionError):
+            patch.setattr(threading.Thread, "start", fail)
+            assert say(server.server_address, request(GOOD)) == b""
+        assert answer(say(server.server_address, request(GOOD)))[0] == 200
+
+
+def test_a_client_of_http_1_0_sees_its_answer_end(address):
+    assert answer(say(address, b"GET /health HTTP/1.0\r\n\r\n")) == (200, {})
+
+
 def test_the_bodies_of_all_connections_are_bounded(address, monkeypatch):
     monkeypatch.setattr(http_server, "HELD_BYTES", 1 << 20)
     for size, status in ((2 << 20, 503), (1 << 19, 400)):

@@ -80,7 +80,11 @@ class HttpServer(ThreadingHTTPServer):
                 request.send(BUSY)
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system has no thread left
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answers a connection's requests, and gives its thread back."""
@@ -158,6 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             BadRequest: its length is not said in one way, is too large, or less came in time.
         """
         lengths = self.headers.get_all("Content-Length", [])
+        closes = self.close_connection  # as the request says
         self.close_connection = True  # unless all of it is read: the rest is no request
         if self.headers.get("Transfer-Encoding") is not None:
             raise BadRequest("send a Content-Length, and no Transfer-Encoding", 411)
@@ -180,7 +185,7 @@ class Handler(BaseHTTPRequestHandler):
             self._holds += len(piece)
             if not self.server.hold(len(piece)):
                 raise BadRequest("too many requests at a time: come again", 503)
-        self.close_connection = self.headers.get("Connection", "").lower() == "close"
+        self.close_connection = closes
         return bytes(body)
 
     def send_json(self, answer: Any, status: int = HTTPStatus.OK) -> None:
