@@ -136,21 +136,26 @@ def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
             turn(source, 2)
 
 
-def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_another_seed():
+@pytest.mark.parametrize(("prompts_per_call", "calls"), [(None, 2), (1, 4)])
+def test_a_group_that_is_short_of_completions_is_drawn_again_alone_and_with_another_seed(
+    prompts_per_call, calls
+):
     def answer(engine, groups):
-        if len(groups) == 3:
-            prompt = groups[1].prompt_ids
-            return [groups[0], group(prompt, 0, size=1), groups[2]]
-        return groups
+        prompts = [int(g.prompt_ids[0]) for g in groups]
+        if 1 not in prompts or shortened:
+            return groups
+        shortened.append(prompts)
+        return [group(g.prompt_ids, 0, size=1 if g.prompt_ids[0] == 1 else 2) for g in groups]
 
-    engine = Scripted(answer=answer)
-    with collector(engine) as source:
-        (first, middle, last) = origins(turn(source, 0))
-        assert (first, last) == ((0, 0, 1000), (2, 0, 1000))
-        assert middle[:2] == (1, 0)
-        assert middle[2] != 1000
+    engine, shortened = Scripted(answer=answer), []
+    with collector(engine, prompts_per_call=prompts_per_call) as source:
+        turn(source, 0)
         assert source.metrics()["collect/retried/incomplete"] == 1
-    assert engine.calls == {(0, 1, 2): 1, (1,): 1}
+    drawn = [call[1:3] for call in engine.log if call[0] == "generate"]
+    assert len(drawn) == calls
+    (_, first), (prompts, second) = [each for each in drawn if 1 in each[0]]
+    assert prompts == (1,)
+    assert first != second
 
 
 # --- ends ------------------------------------------------------------------------------------

@@ -138,16 +138,6 @@ class Call:
         """Returns the prompts of the call."""
         return [self.request.prompts[place] for place in self.places]
 
-    def again(self, places: Sequence[int]) -> "Call":
-        """Returns another attempt at some of the places.
-
-        A call that gave nothing is repeated as it was, so that failures change no sample; a part
-        of a call gets a seed of its own, as its prompts move to other places of the call.
-        """
-        whole = tuple(places) == self.places
-        seed = self.seed if whole else derived_seed(self.seed, self.attempt)
-        return replace(self, places=tuple(places), seed=seed, attempt=self.attempt + 1)
-
     def check(self, groups: Sequence[Group]) -> None:
         """Raises ValueError unless an answer is one group for each prompt, in order."""
         step = self.request.step
@@ -338,8 +328,12 @@ class RequestQueue:
             )
             return
         self.retried.update(reasons.values())
+        # A call that failed is repeated as it was, so that failures change no sample. What was
+        # refused would be drawn again with the same seed.
+        seed = call.seed if error is not None else derived_seed(call.seed, call.attempt)
+        again = replace(call, places=tuple(reasons), seed=seed, attempt=call.attempt + 1)
         # Ahead of the queue: what was requested before the next weights is drawn before them.
-        self._queue.appendleft(call.again(list(reasons)))
+        self._queue.appendleft(again)
 
     def _end(self, message: str, cause: BaseException | None) -> None:
         if self.error is None:
