@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.chaos.processes import free_port
 from ogrpo.rollout.extension import ogrpo_serve
+from ogrpo.serving import serve
 from tests.processes import alive, gone
 from tests.rollout.vllm import world
 
@@ -74,6 +75,7 @@ ASCEND = ("--device", "ascend")
         ),
         ("0.30.0", (*ASCEND, "--", "--additional-config", "["), 2, "give a JSON object"),
         ("0.31.0", ASCEND, 0, "vLLM-Ascend was read up to 0.30"),
+        ("0.32.0", ("--engine", "embedded"), 2, "is ogrpo's: install it and run ogrpo-serve"),
     ],
 )
 def test_what_takes_no_weights_is_refused_and_a_newer_version_named(
@@ -86,6 +88,24 @@ def test_what_takes_no_weights_is_refused_and_a_newer_version_named(
     said = capsys.readouterr().err
     assert message in said
     assert bool(said) == bool(message)
+
+
+def test_an_interpreter_that_is_not_there_is_named(capsys):
+    assert ogrpo_serve.main(["M", "--python", "/nowhere/python"]) == 2
+    assert "/nowhere/python has no vLLM: name its interpreter" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value"), [("--restarts", "-1"), ("--port", "65536")])
+def test_a_number_out_of_bounds_is_refused(capsys, option, value):
+    with pytest.raises(SystemExit):
+        ogrpo_serve.main(["M", option, value])
+    assert f"argument {option}: {value} is not within 0 and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--restarts", "3"], ["--raw-log-probs"], ["--", "--seed", "1"]])
+def test_the_embedded_engine_refuses_what_it_would_ignore(capsys, words):
+    assert serve.main(["M", "--engine", "embedded", *words]) == 2
+    assert "--engine embedded takes no" in capsys.readouterr().err
 
 
 CHILDREN = """
@@ -106,8 +126,9 @@ raise SystemExit(ogrpo_serve.supervise(command, int(restarts)))
 """
 
 
-def supervising(program, restarts, *words, port):
-    command = [sys.executable, "-c", RUN, program, str(restarts), str(port), *map(str, words)]
+def supervising(program, restarts, *words, port, before=""):
+    words = map(str, (program, restarts, port, *words))
+    command = [sys.executable, "-c", before + RUN, *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -118,6 +139,22 @@ def test_a_signal_ends_the_server_with_all_its_processes():
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(30) == 0
     assert gone(child)
+
+
+AT_ONCE = """
+import signal, subprocess
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        signal.raise_signal(signal.SIGTERM)
+subprocess.Popen = Popen
+"""
+
+
+def test_a_signal_that_comes_while_a_server_is_started_ends_it():
+    supervisor = supervising("import time; time.sleep(60)", 1, port=free_port(), before=AT_ONCE)
+    with supervisor:
+        assert supervisor.wait(30) == 0
 
 
 def test_a_hangup_that_nohup_ignores_ends_nothing():

@@ -18,11 +18,20 @@ PROMPTS = 8
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until interrupted, as the command line or the arguments say; returns the exit code."""
     words = sys.argv[1:] if arguments is None else [*arguments]
-    before, _ = ogrpo_serve.split(words)
+    before, more = ogrpo_serve.split(words)
     options = ogrpo_serve.parser().parse_args(before)
     if options.engine == "vllm":
         return ogrpo_serve.main(words)
+    of_vllm = {
+        "--raw-log-probs": options.raw_log_probs,
+        "--restarts": options.restarts,
+        "--tensor-parallel": options.tensor_parallel > 1,
+        "options after --": more,
+    }
+    refused = [name for name, value in of_vllm.items() if value]
     try:
+        if refused:
+            raise ValueError(f"--engine embedded takes no {', '.join(refused)}: leave it out")
         return serve_embedded(options)
     except (ValueError, OSError) as error:
         print(f"error: {shown(error)}", file=sys.stderr)

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,17 @@ class Command:
         return " \\\n  ".join([*settings, shlex.join(self.arguments)])
 
 
+def between(least: int, most: int = sys.maxsize) -> Callable[[str], int]:
+    """Returns the reader of an option that is a whole number within bounds."""
+
+    def number(text: str) -> int:
+        if not least <= (value := int(text)) <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not within {least} and {most}")
+        return value
+
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the options of `ogrpo-serve`; what comes after `--` goes to vLLM as it is."""
     made = argparse.ArgumentParser(prog="ogrpo-serve", description=ABOUT)
@@ -67,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     add("--engine", choices=["vllm", "embedded"], default="vllm", help="embedded: ogrpo's sampler")
     add("--device", choices=["cpu", "cuda", "ascend"], default="cuda")
     add("--host", default="127.0.0.1", help="a private interface: pushes are remote control")
-    add("--port", type=int, default=8000)
+    add("--port", type=between(0, 65535), default=8000)
     add("--name", default="policy", help="the model's name in requests")
     add("--dtype", default=None, help="default: float32 on cpu, bfloat16 otherwise")
     add(
@@ -80,7 +91,12 @@ def parser() -> argparse.ArgumentParser:
     add("--kv-cache-gib", type=int, default=4, help="cpu only: memory for keys and values")
     add("--raw-log-probs", action="store_true", help="log-probs of temperature 1, vLLM's default")
     add("--reproducible", action="store_true", help="whole-prompt prefill: requests may be seeded")
-    add("--restarts", type=int, default=0, help="times that a server that dies is started again")
+    add(
+        "--restarts",
+        type=between(0),
+        default=0,
+        help="times that a server that dies is started again",
+    )
     add("--python", default=sys.executable, help="the interpreter that has vLLM")
     add("--dry-run", action="store_true", help="print the command and stop")
     return made
@@ -190,7 +206,10 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 def find_version(python: str) -> str | None:
     """Returns vLLM's version as another interpreter sees it, or None."""
-    done = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+    try:
+        done = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+    except OSError:  # there is no such interpreter
+        return None
     return done.stdout.strip() or None
 
 
@@ -201,9 +220,13 @@ def supervise(command: Command, restarts: int) -> int:
     a worker dies: every end without a signal is a death, and 1 stands for the last one's 0.
     """
     environment = {**os.environ, **command.environment}
+    servers: list[subprocess.Popen[bytes]] = []
+    stopped = _forward_signals(servers)
     for left in range(restarts, -1, -1):
         server = subprocess.Popen(command.arguments, env=environment, start_new_session=True)
-        stopped = _forward_signals(server)
+        servers.append(server)
+        if stopped:  # before there was a server to pass the signal on to
+            _signal_group(server.pid, signal.SIGKILL)
         code = _wait(server, command.address)
         _signal_group(server.pid, signal.SIGKILL)
         if stopped or left == 0:
@@ -236,12 +259,14 @@ def _wait(server: subprocess.Popen[bytes], address: tuple[str, int]) -> int:
             _signal_group(server.pid, signal.SIGKILL)
 
 
-def _forward_signals(server: subprocess.Popen[bytes]) -> list[int]:
+def _forward_signals(servers: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Passes signals on to the last of the servers; returns those that came, as they come."""
     seen: list[int] = []
 
     def handle(number: int, _frame: Any) -> None:
         # A request in flight can hold up an orderly end for ever: the second signal does not ask.
-        _signal_group(server.pid, signal.SIGKILL if seen else signal.SIGTERM)
+        for server in servers[-1:]:
+            _signal_group(server.pid, signal.SIGKILL if seen else signal.SIGTERM)
         if not seen:
             signal.signal(signal.SIGALRM, handle)
             signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
@@ -263,6 +288,9 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command line, without the embedded engine."""
     before, more = split(arguments)
     options = parser().parse_args(before)
+    if options.engine == "embedded":
+        print("--engine embedded is ogrpo's: install it and run ogrpo-serve", file=sys.stderr)
+        return 2
     version = find_version(options.python)
     if version is None and not options.dry_run:
         print(f"{options.python} has no vLLM: name its interpreter with --python", file=sys.stderr)
