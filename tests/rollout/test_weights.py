@@ -243,6 +243,11 @@ def test_the_share_gives_nothing_but_releases(tmp_path, share):
             remote.read(path.lstrip("/"))
 
 
+def test_an_interface_that_this_machine_does_not_have_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"interface '192\.0\.2\.1' .*set `listen` to an address"):
+        WeightShare(tmp_path, host="192.0.2.1")
+
+
 def entry(begin, end, shape=None, dtype="F32"):
     shape = [(end - begin) // 4] if shape is None else shape
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}

@@ -208,6 +208,9 @@ class WeightShare:
         folder: the store's.
         host: the interface to listen on, which servers on other machines must reach.
         advertised: the host name in the URL that servers get; `host` by default.
+
+    Raises:
+        ValueError: this machine has no such interface.
     """
 
     def __init__(
@@ -216,7 +219,13 @@ class WeightShare:
         self.token = secrets.token_urlsafe(32)
         self.bytes_sent = 0
         self._lock = threading.Lock()
-        self._server = HttpServer((host, 0), self._handler(folder.resolve()))
+        try:
+            self._server = HttpServer((host, 0), self._handler(folder.resolve()))
+        except OSError as error:
+            raise ValueError(
+                f"weights cannot be offered on the interface {host!r:.80} ({error}): set `listen`"
+                " to an address of this machine, or to 0.0.0.0 for all of them"
+            ) from error
         self.url = url_of(advertised or host, self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

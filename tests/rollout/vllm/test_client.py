@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from contextlib import contextmanager
+from threading import active_count
 from types import SimpleNamespace
 
 import pytest
@@ -100,6 +101,13 @@ def test_the_environment_says_who_asks(monkeypatch, name, value, header):
     for text in (str(caught.value), str(refused.value), repr(options)):
         assert "SECRET" not in text
         assert "\x1b" not in text
+
+
+def test_an_address_that_is_none_leaves_no_thread_behind():
+    expected, threads = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[]), active_count()
+    with pytest.raises(ValueError, match="'nowhere' is no server URL"):
+        VllmEngine(["nowhere"], expected=expected, tensors_fn=dict, score_fn=print)
+    assert active_count() == threads
 
 
 def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():

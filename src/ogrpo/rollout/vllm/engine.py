@@ -83,7 +83,7 @@ class VllmEngine:
         options: see `Options`.
 
     Raises:
-        ValueError: no URL.
+        ValueError: no URL, one that is none, or an interface that is not there.
         Refused: a server whose log-probs would be wrong, with the remedy.
         RolloutError: a server that does not answer.
     """
@@ -100,6 +100,7 @@ class VllmEngine:
         if not urls:
             raise ValueError("no server URL: give at least one such as http://host:8000")
         options = options or Options()
+        apis = [ServerApi(url, headers=options.headers, timeout=options.timeout) for url in urls]
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
@@ -116,7 +117,6 @@ class VllmEngine:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         setup = Setup(expected, options, self._share, self.counts, Changes())
-        apis = [ServerApi(url, headers=options.headers, timeout=options.timeout) for url in urls]
         self._fleet = Fleet([Server(api, setup) for api in apis], setup)
         try:
             self._run(self._fleet.start())
