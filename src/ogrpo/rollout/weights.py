@@ -201,8 +201,7 @@ class Store:
 class WeightShare:
     """Serves a store's releases to servers that share no filesystem with the trainer.
 
-    It is read-only, behind a token, and nothing but the two files of a release can be had from it;
-    `bytes_sent` counts what was pulled.
+    It is read-only, behind a token, and nothing but the two files of a release can be had from it.
 
     Args:
         folder: the store's.
@@ -217,8 +216,6 @@ class WeightShare:
         self, folder: Path, *, host: str = "127.0.0.1", advertised: str | None = None
     ) -> None:
         self.token = secrets.token_urlsafe(32)
-        self.bytes_sent = 0
-        self._lock = threading.Lock()
         try:
             self._server = HttpServer((host, 0), self._handler(folder.resolve()))
         except OSError as error:
@@ -236,14 +233,14 @@ class WeightShare:
         self._thread.join()
 
     def _handler(self, folder: Path) -> type[Handler]:
-        share = self
+        expected = f"Bearer {self.token}".encode()
 
         class ShareHandler(Handler):
             def do_GET(self) -> None:
                 try:
                     self.read_body()
                     credentials = self.headers.get("Authorization", "").encode()
-                    if not hmac.compare_digest(credentials, f"Bearer {share.token}".encode()):
+                    if not hmac.compare_digest(credentials, expected):
                         raise BadRequest("the token is not this share's", HTTPStatus.UNAUTHORIZED)
                     match = _RELEASE_FILE.fullmatch(self.path)
                     if match is None:
@@ -258,7 +255,5 @@ class WeightShare:
                         size = os.fstat(opened.fileno()).st_size
                         self.start_answer(HTTPStatus.OK, {"Content-Length": str(size)})
                         shutil.copyfileobj(opened, self.wfile, 1 << 20)
-                    with share._lock:
-                        share.bytes_sent += size
 
         return ShareHandler
