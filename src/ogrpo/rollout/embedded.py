@@ -5,9 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from ogrpo.protocol import Completion, Group, IntArray, Sampling, check_request
+from ogrpo.protocol import BoolArray, Completion, Group, IntArray, Sampling, check_request
 
 SampleFn = Callable[..., Any]
+
+
+def pad(sequences: Sequence[IntArray], width: int) -> tuple[IntArray, BoolArray]:
+    """Returns token ids int32 `[N, width]`, 0 behind each sequence, and a mask of its tokens."""
+    ids = np.zeros((len(sequences), width), np.int32)
+    for row, sequence in zip(ids, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    lengths = np.array([len(sequence) for sequence in sequences])
+    return ids, np.arange(width)[None] < lengths[:, None]
 
 
 class EmbeddedEngine:
@@ -88,23 +97,18 @@ class EmbeddedEngine:
         truncation = {name: getattr(sampling, name) for name in names}
         for start in range(0, len(prompts), size):
             chunk = prompts[start : start + size]
-            lengths = np.array([*map(len, chunk), *[len(chunk[0])] * (size - len(chunk))])
             width = self._prompt_length
             if width is None:
-                longest = int(lengths.max())
+                longest = max(map(len, chunk))
                 width = 1 << (longest - 1).bit_length()
                 step = width // 8 if longest > 64 else width
                 width = -(-longest // step) * step
                 if self._max_length is not None:
                     width = min(width, self._max_length - sampling.max_tokens)
-            ids = np.zeros((size, width), np.int32)
-            for n, length in enumerate(lengths):
-                ids[n, :length] = chunk[n if n < len(chunk) else 0]
-            mask = np.arange(width)[None] < lengths[:, None]
+            filled = [*chunk, *[chunk[0]] * (size - len(chunk))]
             out = self._sample_fn(
                 params,
-                ids,
-                mask,
+                *pad(filled, width),
                 seed + start,
                 temperature=1.0 if sampling.greedy else sampling.temperature,
                 greedy=sampling.greedy,

@@ -15,13 +15,13 @@ from ogrpo.policy.lora import merge
 from ogrpo.policy.params import int8_weights
 from ogrpo.policy.pretrained import from_tensors, tensor_slots, to_tensors
 from ogrpo.protocol import IntArray
-from ogrpo.rollout.embedded import EmbeddedEngine
+from ogrpo.rollout.embedded import EmbeddedEngine, pad
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine
 
-# From where on the sampler's layouts for CPUs are faster by more than they take to compile:
-# parameters of a stacked array, tokens of a completion; how often a batch is halved; and slots of
-# the cache that every step reads.
+# The sampler's layouts for one CPU take time to compile, which pays from so many parameters of a
+# stacked array, or tokens of a completion, on. Then: how often a batch is halved as its completions
+# end, and how many slots of the cache a step reads at least.
 _LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
 
 ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
@@ -69,13 +69,9 @@ def make_score_fn(config: DecoderConfig) -> ScoreFn:
     """Returns the trainer's function for log softmax(z) of tokens 1.. of each sequence."""
 
     def score_fn(params: Params, sequences: Sequence[IntArray]) -> list[np.ndarray]:
-        lengths = np.array([len(ids) for ids in sequences])
-        ids = np.zeros((len(sequences), lengths.max()), np.int32)
-        for row, sequence in zip(ids, sequences, strict=True):
-            row[: len(sequence)] = sequence
-        mask = np.arange(ids.shape[1])[None] < lengths[:, None]
+        ids, mask = pad(sequences, max(map(len, sequences)))
         scores = np.asarray(_score(params, jnp.asarray(ids), jnp.asarray(mask), config=config))
-        return [row[: length - 1] for row, length in zip(scores, lengths, strict=True)]
+        return [row[: len(each) - 1] for row, each in zip(scores, sequences, strict=True)]
 
     return score_fn
 

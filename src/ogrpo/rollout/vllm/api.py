@@ -124,7 +124,7 @@ class ServerApi:
     ) -> None:
         check_url(url, "the address of a server")
         self.url = server_root(url)
-        self.place = urlsplit(self.url).netloc.rpartition("@")[2]
+        self.place = urlsplit(self.url).netloc
         self._headers = headers
         self._transport = transport
         self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)

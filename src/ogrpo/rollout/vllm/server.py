@@ -297,10 +297,9 @@ class Server:
         self._questions = {one: n + 1 for one, n in self._questions.items()}
         tired = [one for one, n in self._questions.items() if n >= UNANSWERED]
         self._answer("unanswered", tired)
-        self._see(awaited=bool(self._questions))
         status = getattr(error, "status", None)
         rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
-        self._see(rejections=rejections)
+        self._see(awaited=bool(self._questions), rejections=rejections)
         never = self.observed.capabilities is None and rejections >= self._options.attempts
         self.doubts(Refused(f"{error} (asked {rejections} times)") if never else error)
 
