@@ -27,11 +27,12 @@ class Sampling:
     log-probs are of temperature 1.
 
     Attributes:
-        temperature: of the logits, before anything is left out.
-        min_p: tokens less than so many times as likely as the likeliest are left out first.
-        top_k: then all but so many of the likeliest; 0 leaves none out.
-        top_p: then all but the fewest likeliest with this share of what is left. The order is
-            vLLM's; where min_p and top_p are both used, transformers' is another.
+        temperature: divides the logits, before any token is left out.
+        min_p: tokens below this share of the likeliest token's probability are left out first.
+        top_k: then all but this many of the likeliest; 0 leaves none out.
+        top_p: then all but the smallest set of likeliest tokens whose share of what is left is at
+            least this. The order is vLLM's; where min_p and top_p are both used, transformers' is
+            another.
         record: how many of the likeliest tokens that are left are recorded at each place, with
             their log-probs.
 

@@ -30,7 +30,8 @@ IMPOSSIBLE = -9999.0
 NO_CHANCE = -40.0
 """Log of the chance, 4e-18, below which completions that are alike are one, returned again."""
 DIGEST = 16
-"""Bytes that stand for a completion: two of a batch share them with a chance below 1e-30."""
+"""Bytes of the hash by which completions are compared: two different ones of a batch share it with
+a chance below 1e-30."""
 
 REMEDIES = {
     "order": "look for a cache or a proxy in between that mixes answers up",

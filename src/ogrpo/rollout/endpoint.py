@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 UNPUSHED = -1
 SOURCE = {"path", "url", "token"}
-"""Where a push may say that a release is."""
+"""Fields of an update that say where its release is."""
 VERSION = "0.0.0+ogrpo-embedded"
 FAILED = "Internal Server Error"
 """All that vLLM says of what a worker raised."""
 MOST_PROMPTS, MOST_CHOICES, MOST_IDS = 4096, 4096, 1 << 22
-"""Of a request; a model takes fewer ids, and says how many."""
+"""Prompts, choices a prompt and token ids of one request at most; a model takes fewer ids, and its
+refusal says how many."""
 
 
 # --- values of a request's body: a wrong one is refused by its name -------------------------------

@@ -28,11 +28,11 @@ from safetensors import SafetensorError, safe_open
 MANIFEST, MODEL = "manifest.json", "model.safetensors"
 LOCK = "lock"
 PROTOCOL = 3
-"""Of what a trainer and the worker extension say to one another; a server may have an older one."""
+"""Version of the messages between trainer and worker extension; a server may have an older one."""
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
 PULL_SECONDS, LIMIT_SECONDS = 60.0, 540.0
-"""For a piece, and for a whole file: less than a trainer waits for an update."""
+"""For one read and for a whole file; a trainer waits longer than that for an update."""
 MOST_MANIFEST = 1 << 26
 EXPONENT = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}
 

