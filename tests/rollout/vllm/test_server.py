@@ -143,19 +143,6 @@ def test_a_server_that_comes_back_with_other_log_probs_is_left_out_until_it_is_a
             machine.run(machine.draw())
 
 
-class Odd(Staged):
-    """Answers a path with a body that vLLM does not give."""
-
-    def __init__(self, path, body):
-        super().__init__()
-        self.path, self.body = path, body
-
-    async def handle_async_request(self, request):
-        if request.url.path == self.path:
-            return httpx.Response(200, content=self.body)
-        return await super().handle_async_request(request)
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -171,7 +158,7 @@ class Odd(Staged):
 def test_an_odd_answer_at_the_start_is_asked_for_again_and_named(path, body):
     with (
         pytest.raises(Unavailable, match=f"{path} answered"),
-        started(Odd(path, body), texts=[([1], "w1")], patience=5.0),
+        started(Failing(lambda at, _: at == path, 200, body), texts=[([1], "w1")], patience=5.0),
     ):
         pass
 
@@ -211,15 +198,15 @@ def test_completions_that_pushes_of_ours_cut_off_are_drawn_again_at_no_cost():
 
 
 class Failing(Staged):
-    """Answers requests for which `fails(path, body)` holds with a status."""
+    """Answers requests for which `fails(path, body)` holds with a status and a body."""
 
-    def __init__(self, fails, status=503):
+    def __init__(self, fails, status=503, body='{"error": {"message": "not now"}}'):
         super().__init__()
-        self.fails, self.status = fails, status
+        self.fails, self.status, self.body = fails, status, body
 
     async def handle_async_request(self, request):
         if self.fails(request.url.path, request.content.decode()):
-            return httpx.Response(self.status, json={"error": {"message": "not now"}})
+            return httpx.Response(self.status, content=self.body)
         return await super().handle_async_request(request)
 
 
