@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from contextlib import contextmanager
+from functools import partial
 from threading import active_count
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from ogrpo.rollout.vllm import Expected, Options, Rejected, RolloutError, VllmEn
 from ogrpo.rollout.vllm.api import ServerApi, ask_health, credentials_of_environment
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
+from ogrpo.system import lock
 from tests.rollout.vllm.stub import serving
 
 
@@ -108,6 +110,13 @@ def test_an_address_that_is_none_leaves_no_thread_behind():
     with pytest.raises(ValueError, match="'nowhere' is no server URL"):
         VllmEngine(["nowhere"], expected=expected, tensors_fn=dict, score_fn=print)
     assert active_count() == threads
+
+
+def test_a_folder_of_weights_is_one_engines(tmp_path):
+    expected, options = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[]), Options(tmp_path)
+    engine_of = partial(VllmEngine, ["http://x"], expected=expected, tensors_fn=dict)
+    with lock.held(tmp_path, "another run"), pytest.raises(ValueError, match=r"use .*another run"):
+        engine_of(score_fn=print, options=options)
 
 
 def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():

@@ -10,12 +10,13 @@ and a push may come while samples are drawn.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +31,9 @@ from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.push import TOLERANCES, Target, probe_sequences
 from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.weights import Store, WeightShare
+from ogrpo.system import lock
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
 ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
@@ -83,7 +86,8 @@ class VllmEngine:
         options: see `Options`.
 
     Raises:
-        ValueError: no URL, one that is none, or an interface that is not there.
+        ValueError: no URL, one that is none, an interface that is not there, or a folder of weights
+            that another engine uses.
         Refused: a server whose log-probs would be wrong, with the remedy.
         RolloutError: a server that does not answer.
     """
@@ -109,6 +113,7 @@ class VllmEngine:
         self._last: dict[str, float] = {}
         self._scratch = Scratch("ogrpo-releases-")
         self._store = Store(options.folder or self._scratch.folder)
+        self._lock = ExitStack()
         self._share: WeightShare | None = None
         if options.transport == "url":
             host, advertised = options.listen, options.advertise
@@ -119,10 +124,19 @@ class VllmEngine:
         setup = Setup(expected, options, self._share, self.counts, Changes())
         self._fleet = Fleet([Server(api, setup) for api in apis], setup)
         try:
+            self._take_folder()
             self._run(self._fleet.start())
         except BaseException:
             self.close()
             raise
+
+    def _take_folder(self) -> None:
+        """Keeps other runs out of the folder of releases, which each would take for its own."""
+        folder = self._store.folder
+        try:
+            self._lock.enter_context(lock.held(folder, "weights for servers"))
+        except lock.NoLocks as error:
+            log.warning("%s has no locks (%s): let one run use it", folder, error.strerror)
 
     @property
     def capabilities(self) -> list[Capabilities]:
@@ -170,6 +184,7 @@ class VllmEngine:
         self._loop.close()
         if self._share is not None:
             self._share.close()
+        self._lock.close()
         self._scratch.remove()
 
     def __enter__(self) -> "VllmEngine":
