@@ -14,6 +14,7 @@ from experiments.grid.page import all_sections, write_docs, write_page
 from experiments.grid.rows import ROWS, CellFiles, Rows, read_rows, rows_file, write_rows
 from experiments.grid.runner import command_line, run_grid
 from experiments.grid.study import Study, of_header, parse
+from ogrpo.system import lock
 from ogrpo.system.files import make_folder
 from ogrpo.system.terminal import shown
 
@@ -119,13 +120,14 @@ def restore(study: str, folder: Path, console: Console) -> None:
     """Puts the committed rows' cells into a run's folder, so that the study goes on from them.
 
     Raises:
-      ValueError: there are no rows of this study.
+      ValueError: there are no rows of this study, or a process measures in the folder.
     """
     _, rows = read_rows(rows_file(study))
     make_folder(folder)
     files = CellFiles(folder)
-    files.open()
-    number = sum(files.restore(row) for row in rows)
+    with lock.held(folder, command_line()):
+        files.open()
+        number = sum(files.restore(row) for row in rows)
     say(console, f"{number} of {len(rows)} cells put into {folder}, which had the others")
 
 

@@ -218,7 +218,7 @@ def work(cell: Cell, run_dir: Path) -> str | None:
             row = measure(cell, _bench(run_dir))
             seconds = round(time.perf_counter() - began, 2)
             made = {name: version(name) for name in ("jax", "ogrpo")} | {"date": f"{date.today()}"}
-            files.put(cell, {**row, "seconds": seconds, **made})
+            files.put(cell.key, {**row, "seconds": seconds, **made})
         except Exception as error:  # the outermost boundary of a cell: the grid goes on without it
             traceback.print_exc()
             words = "".join(traceback.format_exception(error)).strip().splitlines()

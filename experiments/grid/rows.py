@@ -63,18 +63,17 @@ class CellFiles:
         """Whether a cell is finished."""
         return (self.cells / f"{cell.key}.json").is_file()
 
-    def put(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Writes a cell's result."""
-        write_text(self.cells / f"{cell.key}.json", json.dumps(result, allow_nan=False) + "\n")
-        (self.failed / f"{cell.key}.json").unlink(missing_ok=True)
+    def put(self, key: str, result: Mapping[str, Any]) -> None:
+        """Writes the result of the cell with this key, which has not failed any more."""
+        write_text(self.cells / f"{key}.json", json.dumps(result, allow_nan=False) + "\n")
+        (self.failed / f"{key}.json").unlink(missing_ok=True)
 
     def restore(self, row: Row) -> bool:
         """Writes the result that a row was made of, if it is not there; returns whether it did."""
-        path = self.cells / f"{row['key']}.json"
-        if path.is_file():
+        if (self.cells / f"{row['key']}.json").is_file():
             return False
-        result = {name: value for name, value in row.items() if name not in (*PLACE, "changes")}
-        write_text(path, json.dumps(result, allow_nan=False) + "\n")
+        left_out = (*PLACE, "changes")
+        self.put(row["key"], {k: v for k, v in row.items() if k not in left_out})
         return True
 
     def put_failed(self, cell: Cell, words: str) -> None:

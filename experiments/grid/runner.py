@@ -78,7 +78,7 @@ def _measure(cells: Sequence[Cell], files: CellFiles, pool: Pool, display: "Grid
     alone = [*{cell.key: cell for cell in missing}.values()]
     display.expect(alone, len(cells) - len(missing))
     for cell, words in pool.measure(alone):
-        if words is not None:
+        if words is not None and not files.has(cell):  # a process may die with its row written
             files.put_failed(cell, words)
             display.show_failed(cell, words)
             continue

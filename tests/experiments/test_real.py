@@ -52,9 +52,11 @@ def test_claims_name_methods_and_the_finished_cells_of_a_session_are_put_back(tm
     assert of_claim(CLAIMS[0], rows).values == ()
     files = CellFiles(tmp_path)
     files.open()
+    files.put_failed(cells[0], "no luck in an earlier session")
     assert [files.restore(each) for each in (*rows, rows[0])] == [True] * 4 + [False]
     assert files.row(cells[0], STUDY.base)["final"] == rows[0]["final"]
     assert all(map(files.has, cells))
+    assert files.failure(cells[0]) is None
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("int8, ")])

@@ -9,6 +9,7 @@ from rich.console import Console
 from experiments.grid import main as grid
 from experiments.grid import rows as files
 from experiments.grid.rows import read_rows, rounded, where, write_rows
+from ogrpo.system import lock
 
 ROWS = [
     {"label": "a", "seed": seed, "role": "report", "coordinates": {"v": 1}, "setting": {"r": 0.1}}
@@ -72,3 +73,5 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     header, rows = read_rows(kept)
     assert rows == ROWS
     assert header["command"] == "python -m experiments.run my-study --jobs 2"
+    with lock.held(folder, "a grid"), pytest.raises(lock.Taken, match=r"in use by .*a grid"):
+        grid.restore("my-study", folder, quiet)

@@ -12,8 +12,9 @@ from distributed import LocalCluster
 from rich.console import Console
 
 from experiments.grid.main import main
-from experiments.grid.pool import CannotStart, connect
-from experiments.grid.rows import ROWS, read_rows
+from experiments.grid.pool import CannotStart, Finished, connect
+from experiments.grid.rows import ROWS, CellFiles, read_rows
+from experiments.grid.runner import _measure, grid_display
 from tests.experiments.grid.small import SquareStudy
 from tests.processes import alive, eventually
 
@@ -105,6 +106,20 @@ def test_a_killed_grid_takes_its_workers_along_and_what_raises_or_dies_later_fai
     assert "Failed cells" not in (tmp_path / "run" / "report.html").read_text()
     values = [value for value, _ in measured(tmp_path)]
     assert [values.count(n) for n in (1, 2, 105, 130)] == [1] * 4
+
+
+def test_a_cell_whose_process_died_after_its_row_was_written_is_finished(tmp_path):
+    cell, files = SquareStudy(folder=tmp_path).cell(3), CellFiles(tmp_path)
+    files.open()
+
+    class Dying:
+        def measure(self, cells):
+            files.put(cells[0].key, {"square": 9, "seconds": 0.1})
+            yield Finished(cells[0], "its process ended")
+
+    with grid_display(Console(quiet=True)) as display:
+        _measure([cell], files, Dying(), display)
+    assert files.failure(cell) is None
 
 
 def test_a_process_that_cannot_start_ends_the_grid_and_no_cell_is_blamed(
