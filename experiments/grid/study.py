@@ -21,14 +21,37 @@ from experiments.grid.variants import Changes, Variant, accepted, best_variants,
 from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Data, Evaluation, TrainConfig, WarmStart
-from ogrpo.config.values import Count, OptionalCount, check, from_json, require, to_json
+from ogrpo.config.train import Data, TrainConfig, WarmStart
+from ogrpo.config.values import (
+    INERT,
+    Count,
+    OptionalCount,
+    Table,
+    check,
+    check_conditions,
+    from_json,
+    require,
+    to_json,
+)
 from ogrpo.setup.presets import check_preset
 
 Stage = Callable[[Rows], Sequence[Cell]]
 """The cells of a stage, from the rows of the stages before it."""
 OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows")
 """Options that say how a study is run, and not what it is."""
+NOT_OF_CELLS: Table = tuple(
+    (options, lambda _: False, remedy)
+    for options, remedy in {
+        "run-dir": "give --run-dir",
+        "resume resume-from": "a study goes on in its --run-dir",
+        "seed": "give --seeds",
+        "schedule.steps": "give --steps",
+        "schedule.evaluate-every": "a study says how often its runs are evaluated",
+        "evaluation.split": "settings are chosen on one split and compared on another",
+        "track push-to-hub strict stop-when-worse": "a cell leaves a row and no run, leave it out",
+    }.items()
+)
+"""Options of the base that no cell has from it, with what to do instead."""
 INTERVALS = (
     "Seeds and problems are ones that nothing was chosen on; mean and 95 % t-interval over seeds."
 )
@@ -92,16 +115,7 @@ class Study(ABC):
             not (self.quick and self.from_rows),
             "--quick measures too little to be kept: leave out --quick or --from-rows",
         )
-        require(not self.base.run_dir, f"base.run-dir is {self.base.run_dir}: give --run-dir")
-        require(not self.base.seed, f"base.seed is {self.base.seed}: give --seeds")
-        require(not self.base.goes_on, "base.resume is given: a study goes on in its --run-dir")
-        steps = self.base.schedule.steps
-        require(steps == Schedule().steps, f"base.schedule.steps is {steps}: give --steps")
-        split = self.base.evaluation.split
-        require(
-            split == Evaluation().split,
-            f"base.evaluation.split is {split}: cells have their own, leave it out",
-        )
+        check_conditions(self.base, NOT_OF_CELLS, clause=INERT, prefix="base.")
         shared = self.base.rollout.url or self.base.mesh != type(self.base.mesh)()
         require(
             not shared or (self.jobs in (None, 1) and self.cluster is None),
@@ -284,9 +298,9 @@ def parse(kind: type[Study], options: Sequence[str]) -> Study:
     known, _ = early.parse_known_args(options)
     default = kind()
     if known.preset != "none":
-        base = make_preset(known.preset)
-        schedule = replace(base.schedule, steps=Schedule().steps)
-        steps = base.schedule.steps
+        base, plain = make_preset(known.preset), Schedule()
+        steps = base.schedule.steps  # these and the evaluations are the study's
+        schedule = replace(base.schedule, steps=plain.steps, evaluate_every=plain.evaluate_every)
         default = replace(default, steps=steps, base=replace(base, schedule=schedule))
     study = tyro.cli(
         kind,

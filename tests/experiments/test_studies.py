@@ -40,6 +40,9 @@ STUDIES = {
         ("rec", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
         ("rec", ["--quick", "--from-rows"], "measures too little to be kept"),
         ("bounds", ["--constants.sigma-eps=0"], "sigma-eps is 0"),
+        ("rec", ["--base.seed", "3"], "base.seed is 3, which changes nothing here: give --seeds"),
+        ("rec", ["--base.schedule.evaluate-every=5"], "base.schedule.evaluate-every is 5, which"),
+        ("rec", ["--base.stop-when-worse"], "base.stop-when-worse is True, which changes nothing"),
     ],
 )
 def test_what_a_study_does_not_take_is_refused_with_the_remedy(study, options, message, capsys):
