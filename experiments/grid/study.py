@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_type_hints
 
 import tyro
 
-from experiments.grid.cell import TRAIN, Cell, Watch
+from experiments.grid.cell import FRESH_SEEDS, TRAIN, Cell, Watch
 from experiments.grid.columns import Column, notes
 from experiments.grid.figures import curves
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported, where
@@ -107,6 +107,10 @@ class Study(ABC):
             require(not empty or optional, f"{option.name} is empty: give at least one")
         both = set(self.seeds) & set(self.tuning_seeds)
         require(not both, f"seeds {sorted(both)} are in --seeds and --tuning-seeds: part them")
+        require(
+            self.quick or len({*self.seeds}) >= FRESH_SEEDS,
+            f"seeds is {self.seeds}: figures are of at least {FRESH_SEEDS}, or give --quick",
+        )
         for option, names in self.known.items():
             for name in getattr(self, option):
                 message = f"{option} has {name!r}: choose among {'; '.join(names)}"
@@ -178,6 +182,13 @@ class TunedStudy(Study):
     """Learning rates that are tried, for every method alike."""
     base: TrainConfig = field(default_factory=brief)
     """Options of the trainer that hold for all cells, such as a model and servers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            bool(self.tuning_seeds) or len(self.rates) == 1,
+            f"tuning-seeds is empty and rates is {self.rates}: give seeds, or one rate",
+        )
 
     def quickened(self) -> Self:
         """Returns the defaults with --quick: one rate."""
