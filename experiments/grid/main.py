@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -59,7 +60,13 @@ def measure(study: Study, console: Console) -> int:
 
 
 def report_again(study: Study, console: Console) -> int:
-    """Makes the page, and what docs/ shows, from the committed rows."""
+    """Makes the page, and what docs/ shows, from the committed rows.
+
+    Raises:
+      ValueError: there are no rows, or options beside --run-dir, which the rows bring.
+    """
+    if replace(study, from_rows=False, run_dir=None) != type(study)():
+        raise ValueError("--from-rows has the options that its rows were made by: leave out others")
     path = rows_file(study.name)
     header, rows = read_rows(path)
     made = of_header(type(study), header, str(path))

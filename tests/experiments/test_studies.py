@@ -5,6 +5,7 @@ import re
 import pytest
 
 from experiments.grid.cell import check_honest, place_of
+from experiments.grid.main import main
 from experiments.grid.pool import grouped
 from experiments.grid.study import parse
 from experiments.run import study_of
@@ -52,6 +53,11 @@ def test_what_a_study_does_not_take_is_refused_with_the_remedy(study, options, m
         parse(study_of(study), options)
     assert stopped.value.code == 2
     assert re.search(message, " ".join(capsys.readouterr().err.replace("│", " ").split()))
+
+
+def test_rows_bring_the_options_of_their_study_and_others_are_refused():
+    with pytest.raises(ValueError, match="--from-rows has the options that its rows were made by"):
+        main(study_of("rec"), ["--from-rows", "--methods", "REINFORCE"])
 
 
 @pytest.mark.parametrize("name", STUDIES)
