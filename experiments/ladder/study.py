@@ -28,6 +28,7 @@ from experiments.grid.verdicts import claim, difference, mean_and_interval, of_c
 from experiments.real.study import PRIMARY
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import Evaluation, TrainConfig
+from ogrpo.config.values import require
 from ogrpo.setup.presets import chains
 
 WHOLE = 15360
@@ -204,6 +205,13 @@ class LadderStudy(TunedStudy):
     base: TrainConfig = field(default_factory=base)
     """Options of the trainer that hold for all cells."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.quick or self.steps == TunedStudy.steps,
+            f"steps is {self.steps}: a budget of completions says how many, leave it out",
+        )
+
     def places(self) -> Sequence[Variant]:
         """Returns what is tuned."""
         return [
@@ -349,8 +357,7 @@ def saved(rows: Rows, task: str) -> Table:
             enough = [
                 trials[0]["coordinates"]["completions"]
                 for (one, _), trials in table.items()
-                if one == label
-                and (trials is other or difference(trials, other, name).interval[1] > -MARGIN)
+                if one == label and difference(trials, other, name).interval[1] > -MARGIN
             ]
             line.append(f"{min(enough):,}" if enough else "more than tried")
         lines.append(line)

@@ -41,6 +41,7 @@ STUDIES = {
         ("rec", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
         ("rec", ["--seeds", "3", "4", "5", "6", "6"], "figures are of at least 5, or give --quick"),
         ("rec", ["--tuning-seeds"], "tuning-seeds is empty and rates is .*: give seeds"),
+        ("ladder", ["--steps", "5"], "steps is 5: a budget of completions says how many"),
         ("rec", ["--quick", "--from-rows"], "measures too little to be kept"),
         ("bounds", ["--constants.sigma-eps=0"], "sigma-eps is 0"),
         ("rec", ["--base.seed", "3"], "base.seed is 3, which changes nothing here: give --seeds"),
