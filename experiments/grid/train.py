@@ -30,7 +30,7 @@ from ogrpo.setup.build import find_devices, make_parts, make_recipe
 from ogrpo.setup.cache import cache_path, keep_compiled_programs
 from ogrpo.setup.devices import Devices, open_mesh
 from ogrpo.setup.find_task import find_task, is_generated
-from ogrpo.setup.imitation import Lessons
+from ogrpo.setup.imitation import Lessons, warm_start_seed
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.servers import connect
@@ -199,7 +199,7 @@ def warm_start_lock(config: TrainConfig) -> Iterator[None]:
     """
     folder = cache_path() / "warm-start-locks"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"seed-{config.seed}").open("w") as file:
+    with (folder / f"seed-{warm_start_seed(config)}").open("w") as file:
         if config.warm_start.cache:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

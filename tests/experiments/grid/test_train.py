@@ -8,7 +8,14 @@ import pytest
 from rich.console import Console
 
 from experiments.grid.cell import Cell, Watch
-from experiments.grid.train import Bench, TrainingRun, program_of, row_of, train_cell
+from experiments.grid.train import (
+    Bench,
+    TrainingRun,
+    program_of,
+    row_of,
+    train_cell,
+    warm_start_lock,
+)
 from experiments.real.measure import TEMPERATURES, TRAINED, UNTOUCHED, trained, untouched
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
 from ogrpo.config.update import Knobs
@@ -100,6 +107,14 @@ def test_a_run_that_diverges_has_a_row_of_what_there_was_before(bench):
     assert row["steps"]["step"] == [1, 2, 3, 4]
     assert row["evaluations"]["step"] == [0]
     assert row["final"]["pass@1/sampled"] == row["evaluations"]["pass@1/sampled"][0]
+
+
+def test_seeds_that_share_a_warm_start_wait_for_one_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path))
+    for seed in (50, 52):
+        with warm_start_lock(replace(MADE, seed=seed, warm_start=WarmStart(seed=0))):
+            pass
+    assert [path.name for path in (tmp_path / "warm-start-locks").iterdir()] == ["seed-0"]
 
 
 def test_signals_are_means_over_stretches_at_whose_end_they_stand():
