@@ -16,6 +16,7 @@ not 240 (`--steps 240`), with an evaluation every quarter.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.columns import FINAL, Column, Value, against, over_run, plus_minus
 from experiments.grid.figures import Picture, all_axes
 from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported
+from experiments.grid.signals import measured
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import Section, Table, in_order
 from experiments.grid.verdicts import claim
@@ -112,7 +114,8 @@ CLAIMS = (
 
 def reference_kl(rows: Rows) -> str:
     """Column: the median of KL(pi||reference) over a run's steps, over seeds; without one, none."""
-    medians = [float(np.median(row["steps"]["kl/pi_ref"])) for row in rows]
+    signals = [measured(row, "kl/pi_ref") for row in rows]
+    medians = [float(np.median(values)) for values in signals if len(values)]
     return plus_minus(medians, ".3f") if any(medians) else "–"
 
 
@@ -204,8 +207,8 @@ def printed(rows: Rows, methods: Sequence[str]) -> Table:
     """Returns the paper's Table 1: statistics over a run's evaluations after its first step."""
 
     def over_evaluations(statistic: Statistic, trials: Rows) -> str:
-        scores = [row["evaluations"][SCORE][1:] for row in trials]
-        return plus_minus([float(statistic(values)) for values in scores])
+        scores = [row["evaluations"][SCORE][1:] for row in trials]  # none where it diverged soon
+        return plus_minus([float(statistic(values)) if values else nan for values in scores])
 
     columns = [Column(name, partial(over_evaluations, of)) for name, of in PRINTED.items()]
     ends = [Column("final", FINAL.of), Column("final, against v1-i1", versus(rows, "v1-i1"))]

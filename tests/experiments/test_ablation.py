@@ -2,7 +2,14 @@
 
 import pytest
 
-from experiments.ablation.study import METHODS, AblationStudy, communication, printed, pushes
+from experiments.ablation.study import (
+    METHODS,
+    AblationStudy,
+    communication,
+    printed,
+    pushes,
+    reference_kl,
+)
 from ogrpo.setup.presets import paper
 from tests.experiments.synthetic import grid
 
@@ -36,3 +43,12 @@ def test_statistics_are_over_the_evaluations_after_the_first_and_pushes_are_step
     pushes_of = {row["label"]: pushes(row) for row in rows if row["role"] == "report"}
     assert (pushes_of["v1-i1"], pushes_of["v10-i1"], pushes_of["v20-i1"]) == (60, 6, 3)
     assert [line[3] for line in communication(rows).lines] == ["60", "12", "6", "3"]
+
+
+def test_a_run_that_diverged_before_an_evaluation_leaves_the_page_whole():
+    _, rows = grid(AblationStudy())
+    run = next(row for row in rows if row["role"] == "report" and row["label"] == "v1-i1")
+    run["evaluations"] = {name: values[:1] for name, values in run["evaluations"].items()}
+    run["steps"]["kl/pi_ref"] = [0.5, None]
+    assert printed(rows, ("v1-i1",)).lines[0][3:7] == ["–"] * 4
+    assert reference_kl([run]) == "0.500"
