@@ -4,22 +4,26 @@ import json
 import lzma
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the rows of a file, packed or not."""
-    packed = path.read_bytes()
-    text = (lzma.decompress(packed) if path.suffix == ".xz" else packed).decode()
-    return [json.loads(line) for line in text.splitlines()]
+    """Returns the rows of a file, packed (.xz) or not."""
+    with opened(path, "rt") as file:
+        return [json.loads(line) for line in file]
 
 
 def add_row(path: Path, row: Row) -> None:
-    """Adds a row to a file, which is made if it is not there."""
-    with path.open("a") as file:
+    """Adds a row to a file, packed (.xz) or not, which is made if it is not there."""
+    with opened(path, "at") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def opened(path: Path, mode: str) -> IO[Any]:
+    """Opens a file of rows; what is added to a packed one is a stream of its own behind it."""
+    return (lzma.open if path.suffix == ".xz" else open)(path, mode, encoding="utf-8")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.algorithms import KEPT, REASONS, SCORES, missing, summary
-from benchmarks.rows import read_rows
+from benchmarks.rows import add_row, read_rows
 from ogrpo.core.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,14 @@ def test_the_table_has_means_over_seeds_and_names_what_fell():
     assert lines[0] == "| `grpo` | 0.300 | 0.600 | 0.300 | 0.600 | 2 | rises |"
     assert lines[1].endswith(f"| 1 | below its start: {REASONS['oapl']} |")
     assert lines[2].endswith("| 1 | ValueError: no pairs |")
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.xz"])
+def test_rows_that_are_added_are_read_again(tmp_path, name):
+    rows = [row("grpo", seed, 0.3, 0.5) for seed in (0, 1)]
+    for each in rows:
+        add_row(tmp_path / name, each)
+    assert read_rows(tmp_path / name) == rows
 
 
 def test_the_page_has_the_table_of_the_kept_rows_and_a_reason_for_each_fall():
