@@ -45,12 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
-    parser.add_argument("--command", help="of another trainer; {run} is the folder of a run")
-    parser.add_argument("--resume", help="goes on with its run; default: the same command")
-    parser.add_argument("--metrics", help="its file of JSON lines, each with `step`")
-    parser.add_argument("--ignore", nargs="*", default=(), help="parts of names that may differ")
-    parser.add_argument("--runs", type=int, default=3, help="of another trainer, each killed")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    foreign = parser.add_argument_group("another trainer")
+    foreign.add_argument("--command", help="trains; {run} is the folder of a run")
+    foreign.add_argument("--resume", help="goes on with its run; default: the same command")
+    foreign.add_argument("--metrics", help="its file of JSON lines, each with `step`")
+    foreign.add_argument("--ignore", nargs="*", default=(), help="parts of names that may differ")
+    foreign.add_argument("--runs", type=int, default=3, help="that are killed")
+    foreign.add_argument("--seed", type=int, default=0, help="of the kills")
     typed = parser.parse_args(arguments)
     if typed.command is not None:
         if typed.metrics is None or typed.suites:
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         resume = typed.resume or typed.command
         trainer = Trainer(typed.command, resume, typed.metrics, tuple(typed.ignore))
         return min(1, study(trainer, runs=typed.runs, seed=typed.seed))
+    for name in ("resume", "metrics", "ignore", "runs", "seed"):
+        if getattr(typed, name) != parser.get_default(name):
+            parser.error(f"--{name} is of another trainer alone, whose --command is not given")
     suites = typed.suites or [*SUITES]
     if unknown := [name for name in suites if name not in SUITES]:
         parser.error(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")

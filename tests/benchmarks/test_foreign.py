@@ -63,6 +63,9 @@ def test_the_command_says_equal_of_the_one_and_what_differs_of_the_other(words, 
         main(["--command", "exit 3", "--metrics", "{run}/metrics.jsonl"])
     with pytest.raises(SystemExit):
         main(["--command", "true"])
+    with pytest.raises(SystemExit):
+        main(["kills", "--runs", "100"])
+    assert "--runs is of another trainer" in capsys.readouterr().err
 
 
 def test_a_command_that_is_killed_takes_its_children_with_it(tmp_path):
