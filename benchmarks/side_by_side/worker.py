@@ -51,6 +51,8 @@ class Clock:
         self.job, self.packages = job, packages
         self.losses: list[float] = []
         self.norms: list[float] = []
+        if job.fields["warm_up"] == 0:
+            self._start()
 
     def tick(self, loss: float, norm: float) -> bool:
         """Takes note of an update that has finished; False when there were enough."""

@@ -8,6 +8,8 @@ import pytest
 from benchmarks.side_by_side import harness
 from benchmarks.side_by_side.harness import HERE, Worker, parse
 from benchmarks.side_by_side.sampler import REPORT, SHAPES
+from benchmarks.side_by_side.update import Bench, Options
+from benchmarks.side_by_side.update_cases import SHAPES as UPDATES
 from benchmarks.side_by_side.update_cases import SYSTEMS
 
 WORKERS = {
@@ -62,6 +64,26 @@ def test_updates_are_timed_after_the_warm_up(start, tmp_path):
     assert figures["losses"] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert figures["updates"] == 3
     assert figures["peak"] >= figures["timed_peak"] > 0
+
+
+def test_a_measurement_without_a_warm_up_begins_with_the_first_update(start, tmp_path):
+    np.savez(tmp_path / "batch.npz", losses=np.arange(9.0))
+    with start("update", warm_up=0, updates=1, seconds=0.0) as worker:
+        assert worker.answer()["losses"] == [0.0]
+
+
+@pytest.mark.parametrize("loss", [1.1, float("nan")])
+def test_a_system_that_computes_something_else_is_not_measured(loss, tmp_path):
+    class Answered(Bench):
+        def call(self, python, name, settings, **fields):
+            losses = [1.0, loss if name == "trl" else 1.0]
+            return {"losses": losses[::-1], "norms": [2.0, 2.0]}
+
+    systems = {name: (name, SYSTEMS[name]) for name in ("ogrpo", "trl")}
+    pythons = dict.fromkeys(systems, sys.executable)
+    bench = Answered(Options(), UPDATES["A"], systems, pythons, tmp_path)
+    with pytest.raises(ValueError, match="trl does not compute what ogrpo does"):
+        bench.check()
 
 
 def test_a_worker_that_ends_is_quoted(start):
