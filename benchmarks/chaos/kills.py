@@ -39,6 +39,8 @@ NOBODY = "127.0.0.1:9"
 LIVES = 12
 LONGEST = 300.0
 """Seconds until a life that does not end is a failure."""
+HUNG = 124
+"""Its exit code, as that of the command `timeout`."""
 CHANGES = frozenset({"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.symlink"})
 
 
@@ -61,7 +63,8 @@ class Life(NamedTuple):
     """The end of the processes of one start.
 
     Attributes:
-        code: exit code of the first that did not end well, -9 where it was killed; 0 if all did.
+        code: exit code of the first that did not end well, -9 where it was killed as planned,
+            `HUNG` where it did not end; 0 if all ended well.
         seconds: from start to end.
         changes: what the first process changed in the run's folder, a line each.
         output: what they printed.
@@ -219,23 +222,26 @@ def live(
         notes, at = (changes, kill) if n == 0 else (changes.with_suffix(f".{n}"), None)
         environment = case.schedule.environment
         pids.append(start(words, case.run, log, notes, kill=at, environment=environment))
-    codes = _exit_codes(pids, moment)
+    codes = _exit_codes(pids, moment or begin + LONGEST)
+    seconds = time.monotonic() - begin
+    hung = moment is None and seconds >= LONGEST
     return Life(
-        code=next((code for code in codes if code), 0),
-        seconds=time.monotonic() - begin,
+        code=HUNG if hung else next((code for code in codes if code), 0),
+        seconds=seconds,
         changes=changes.read_text().splitlines() if changes.exists() else [],
         output=log.read_text() if log.exists() else "",
     )
 
 
-def _exit_codes(pids: Sequence[int], moment: float | None) -> list[int]:
-    """Waits for all processes; when one is killed the others are too, as by a scheduler.
+def _exit_codes(pids: Sequence[int], end: float) -> list[int]:
+    """Waits for all processes, and kills them at `end`.
+
+    When one is killed the others are too, as by a scheduler.
 
     Returns:
         The codes of those that were killed, if one was; otherwise of all.
     """
     codes: dict[int, int] = {}
-    end = time.monotonic() + LONGEST if moment is None else moment
     while len(codes) < len(pids):
         for pid in pids:
             if pid not in codes and (ended := os.waitpid(pid, os.WNOHANG))[0]:

@@ -1,6 +1,7 @@
 """The checks for loss, doubling and leaks find them; a short storm and a short soak are survived."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks.chaos import soak
+from benchmarks.chaos import kills, soak
 from benchmarks.chaos.compare import differences, prompt_differences
-from benchmarks.chaos.schedules import BATCH, PROMPTS
+from benchmarks.chaos.schedules import BATCH, PROMPTS, Schedule
 from benchmarks.chaos.soak import Sample, slopes
 from benchmarks.chaos.storm import examine
 from ogrpo.data.batching import PromptStream
@@ -125,6 +126,18 @@ def test_what_grows_is_called_a_leak():
     for name in ("handles", "threads", "arrays"):
         (line,) = slopes(samples(**{name: 0.1})).wrong
         assert line.startswith(f"{name} grew by")
+
+
+def test_a_life_that_does_not_end_is_a_failure_and_no_kill(tmp_path, monkeypatch):
+    def start(*_, **__):
+        return os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
+
+    monkeypatch.setattr(kills, "LONGEST", 0.1)
+    monkeypatch.setattr(kills, "start", start)
+    case = kills.Case(Schedule(), tmp_path / "case", [])
+    lives, failure = kills.until_done(lambda *_: kills.live(case, []), [])
+    assert len(lives) == 1
+    assert failure.startswith(f"ended with {kills.HUNG}")
 
 
 @pytest.mark.slow
