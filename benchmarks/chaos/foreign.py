@@ -50,12 +50,12 @@ def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | No
         command: of a shell.
         run: the run's folder; what is printed goes into a log beside it.
         records: the file whose lines are counted.
-        kill: SIGKILL once the file has so many lines, and so many seconds passed since the start.
+        kill: SIGKILL so many seconds after the file has so many lines; from the start for 0 lines.
 
     Raises:
         TimeoutError: it does not end.
     """
-    begun = time.monotonic()
+    begun, reached = time.monotonic(), None
     with run.with_suffix(".log").open("ab") as log:
         words = command.replace("{run}", str(run))
         process = subprocess.Popen(
@@ -63,14 +63,14 @@ def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | No
         )
         try:
             while process.poll() is None:
-                passed = time.monotonic() - begun
-                if passed > LONGEST:
+                now = time.monotonic()
+                if now - begun > LONGEST:
                     raise TimeoutError(f"{words} runs for {LONGEST:.0f} s: give a shorter one")
-                if kill is not None and passed >= kill[1]:
-                    lines = records.read_bytes().count(b"\n") if records.exists() else 0
-                    if lines >= kill[0]:
-                        os.killpg(process.pid, signal.SIGKILL)
-                        kill = None
+                if kill is not None and reached is None and count_lines(records) >= kill[0]:
+                    reached = now
+                if kill is not None and reached is not None and now >= reached + kill[1]:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    kill = None
                 time.sleep(0.002)
         finally:
             if process.poll() is None:
@@ -80,14 +80,19 @@ def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | No
     return Life(process.returncode, time.monotonic() - begun, output=output)
 
 
+def count_lines(file: Path) -> int:
+    """Counts the lines of a file; none where it is not there."""
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def disturbed(trainer: Trainer, run: Path, plans: Sequence[Plan], whole: Life, steps: int) -> str:
     """Kills a run as planned and resumes it until done; returns what went wrong, "" if nothing."""
     records = trainer.records(run)
 
     def start(resume: bool, plan: Plan | None) -> Life:
-        kill = None
-        if plan is not None and plan.at_write:
-            kill = (max(1, int(plan.share * steps)), plan.delay)
+        kill, lines = None, count_lines(records)
+        if plan is not None and plan.at_write:  # of the records that this life is to add
+            kill = (lines + max(1, int(plan.share * (steps - lines))), plan.delay)
         elif plan is not None:
             kill = (0, plan.share * whole.seconds)
         resume = resume and records.exists() and records.stat().st_size > 0

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import pytest
 
+from benchmarks.chaos import foreign
 from benchmarks.chaos.foreign import Trainer, disturbed, live
 from benchmarks.chaos.kills import Life, Plan
 from benchmarks.reliability import main
@@ -73,7 +74,22 @@ def test_a_command_that_is_killed_takes_its_children_with_it(tmp_path):
         "sleep 60 & echo >> {run}.lines; wait",
         tmp_path / "run",
         tmp_path / "run.lines",
-        kill=(1, 0.0),
+        kill=(1, 0.2),
     )
     assert life.code == -9
-    assert life.seconds < 30
+    assert 0.2 <= life.seconds < 30
+
+
+def test_a_kill_of_a_resumed_run_falls_after_a_record_that_it_adds(tmp_path, monkeypatch):
+    metrics, kills = tmp_path / "metrics.jsonl", []
+
+    def live(*_, kill):
+        kills.append(kill)
+        return Life(0, 1.0)
+
+    monkeypatch.setattr(foreign, "live", live)
+    metrics.write_text("{}\n" * 3)
+    trainer = Trainer("train", "train", str(metrics))
+    plan = Plan(at_write=True, share=0.5, delay=0.03)
+    assert disturbed(trainer, tmp_path / "run", [plan], Life(0, 1.0), steps=7) == ""
+    assert kills == [(5, 0.03)]
