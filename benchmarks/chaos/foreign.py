@@ -9,6 +9,7 @@ resumed run's records, one JSON object a line with `step`, of which the last of 
 compared with the undisturbed one's to the bit, except for names that measure time.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -101,6 +102,16 @@ def disturbed(trainer: Trainer, run: Path, plans: Sequence[Plan], whole: Life, s
     return until_done(start, plans)[1]
 
 
+def compared(trainer: Trainer, run: Path, expected: list[dict[str, Any]]) -> list[str]:
+    """Returns what a run's records differ in from those expected, without what is ignored."""
+    try:
+        records = trainer.last_records(run)
+    except json.JSONDecodeError as error:
+        return [f"{trainer.records(run)} has half of a line, as a kill leaves it: {error}"]
+    lines = record_differences(records, expected)
+    return [line for line in lines if not any(name in line for name in trainer.ignore)]
+
+
 def study(trainer: Trainer, *, runs: int = 3, most: int = 3, seed: int = 0) -> int:
     """Kills runs at random, resumes and compares them; returns how many differ."""
     scratch = Path(tempfile.mkdtemp(prefix="kills-"))
@@ -116,11 +127,8 @@ def study(trainer: Trainer, *, runs: int = 3, most: int = 3, seed: int = 0) -> i
         rng = np.random.default_rng([seed, number])
         plans = [Plan.draw(rng) for _ in range(int(rng.integers(1, most + 1)))]
         run = scratch / str(number)
-        if failure := disturbed(trainer, run, plans, whole, len(expected)):
-            wrong = [failure]
-        else:
-            lines = record_differences(trainer.last_records(run), expected)
-            wrong = [line for line in lines if not any(name in line for name in trainer.ignore)]
+        failure = disturbed(trainer, run, plans, whole, len(expected))
+        wrong = [failure] if failure else compared(trainer, run, expected)
         differ += bool(wrong)
         show(number, f"{len(plans)} kills", wrong)
     return differ

@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 
 from benchmarks.chaos import foreign
-from benchmarks.chaos.foreign import Trainer, disturbed, live
+from benchmarks.chaos.foreign import Trainer, compared, disturbed, live
 from benchmarks.chaos.kills import Life, Plan
 from benchmarks.reliability import main
 from benchmarks.rows import read_rows
@@ -67,6 +67,16 @@ def test_the_command_says_equal_of_the_one_and_what_differs_of_the_other(words, 
     with pytest.raises(SystemExit):
         main(["kills", "--runs", "100"])
     assert "--runs is of another trainer" in capsys.readouterr().err
+
+
+def test_records_are_compared_without_what_is_ignored_and_half_a_line_is_told_of(tmp_path):
+    trainer = Trainer("", "", "{run}.jsonl", ("lo",))
+    (tmp_path / "run.jsonl").write_text('{"step": 1, "loss": 2.0, "kl": 3.0}\n')
+    (line,) = compared(trainer, tmp_path / "run", [{"step": 1, "loss": 1.0, "kl": 1.0}])
+    assert line == "step 1: kl is 3.0, not 1.0"
+    (tmp_path / "run.jsonl").write_text('{"step": 1, "lo{"step": 1}\n')
+    (line,) = compared(trainer, tmp_path / "run", [{"step": 1}])
+    assert "run.jsonl has half of a line" in line
 
 
 def test_a_command_that_is_killed_takes_its_children_with_it(tmp_path):
