@@ -5,7 +5,7 @@
     python docs/house.py --words    words of the dialect and bare clauses, by place
 
 A function's body is its statements without the docstring. A docstring's words are counted without
-its examples. An identifier is a name, an argument, an attribute or a definition.
+its examples. An identifier is a name, an argument, an attribute, a definition, or what `as` binds.
 """
 
 import ast
@@ -100,12 +100,19 @@ def identifiers(file: Module) -> Iterator[tuple[int, str]]:
     """Yields line and name of each identifier, without leading underscores."""
     for node in ast.walk(file.tree):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.alias(asname=str(name))
+                | ast.keyword(arg=str(name))
+            ):
                 yield node.lineno, name.lstrip("_")
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                yield node.lineno, name.lstrip("_")
-            case ast.keyword(arg=str(name)):
-                yield node.value.lineno, name.lstrip("_")
 
 
 def dialect(file: Module) -> list[str]:

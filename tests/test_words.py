@@ -26,8 +26,9 @@ def f(given, *, other):
     """Returns the sum."""
     _found = given.wanted
     return g(told=_found)
-def g(told):
+async def told(told):
     """Whether it is so."""
+import a as owed
 class H:
     """Of a line."""
 '''
@@ -41,8 +42,10 @@ class H:
         f"{where}:5 found",
         f"{where}:5 told",
         f"{where}:6 told",
+        f"{where}:6 told",
+        f"{where}:8 owed",
     ]
-    assert house.clauses(file) == [f"{where}:1 What the user typed.", f"{where}:8 Of a line."]
+    assert house.clauses(file) == [f"{where}:1 What the user typed.", f"{where}:9 Of a line."]
     assert house.body_lines(file.tree.body[1]) == 2
     assert file.package == "core"
 
