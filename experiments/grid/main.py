@@ -1,5 +1,6 @@
 """`python -m experiments.run STUDY`: measures what is missing and reports, or reports from rows."""
 
+import argparse
 import os
 import shlex
 from collections.abc import Sequence
@@ -105,12 +106,9 @@ def keep(study: str, folder: Path, console: Console) -> None:
         raise ValueError(f"{folder} has the rows of {header['study']!r}: give that of {study}")
     if header["options"]["quick"]:
         raise ValueError(f"{folder} was made with --quick, which is too little: run it whole")
-    words, command = iter(shlex.split(header["command"])), []
-    for word in words:  # rows are the same wherever a run's folder was
-        if word == "--run-dir":
-            next(words, None)
-        elif not word.startswith("--run-dir="):
-            command.append(word)
+    place = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    place.add_argument("--run-dir", "--run_dir")  # rows are the same wherever it was
+    _, command = place.parse_known_args(shlex.split(header["command"]))
     target = rows_file(study)
     if target.is_file():
         before, kept = read_rows(target)
