@@ -3,8 +3,8 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,10 +57,8 @@ def run_grid(
         files = CellFiles(run_dir)
         files.open()
         cells: list[Cell] = []
-        with (
-            closing(Pool(jobs, run_dir, cluster)) as pool,
-            grid_display(console) as display,
-        ):
+        display = GridDisplay(console)
+        with closing(Pool(jobs, run_dir, cluster)) as pool, display.progress:
             for number, stage in enumerate(stages, start=1):
                 unique = {(c.key, str(c)): c for c in stage(files.finished(cells, base))}
                 new = [*unique.values()]
@@ -93,11 +91,24 @@ def command_line() -> str:
 
 
 class GridDisplay:
-    """One bar over the grid on a terminal, a line for each cell elsewhere."""
+    """One bar over the grid on a terminal, a line for each cell elsewhere.
 
-    def __init__(self, progress: Progress, console: Console) -> None:
-        self._progress, self._console, self._begun = progress, console, time.monotonic()
-        self._bar = progress.add_task("", total=None, left="", latest="")
+    Attributes:
+      progress: the bar, which is shown within its `with` block.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._begun = console, time.monotonic()
+        self.progress = Progress(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[latest]}", markup=False),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bar = self.progress.add_task("", total=None, left="", latest="")
         self._waiting: set[str] = set()
         self._finished = self._done = self._failed = 0
 
@@ -135,7 +146,7 @@ class GridDisplay:
         return self._finished + self._done + self._failed + len(self._waiting)
 
     def _update(self, latest: str) -> None:
-        self._progress.update(
+        self.progress.update(
             self._bar,
             total=self._total,
             completed=self._total - len(self._waiting),
@@ -145,19 +156,3 @@ class GridDisplay:
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def grid_display(console: Console) -> Iterator[GridDisplay]:
-    """Shows a grid's progress until the block ends."""
-    progress = Progress(
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("{task.fields[latest]}", markup=False),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with progress:
-        yield GridDisplay(progress, console)

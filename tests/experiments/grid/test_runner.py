@@ -14,7 +14,7 @@ from rich.console import Console
 from experiments.grid.main import main
 from experiments.grid.pool import CannotStart, Finished, connect
 from experiments.grid.rows import ROWS, CellFiles, read_rows
-from experiments.grid.runner import _measure, grid_display
+from experiments.grid.runner import GridDisplay, _measure
 from tests.experiments.grid.small import SquareStudy
 from tests.processes import alive, eventually
 
@@ -117,8 +117,7 @@ def test_a_cell_whose_process_died_after_its_row_was_written_is_finished(tmp_pat
             files.put(cells[0].key, {"square": 9, "seconds": 0.1})
             yield Finished(cells[0], "its process ended")
 
-    with grid_display(Console(quiet=True)) as display:
-        _measure([cell], files, Dying(), display)
+    _measure([cell], files, Dying(), GridDisplay(Console(quiet=True)))
     assert files.failure(cell) is None
 
 
