@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ogrpo.config.train import Logs
+from ogrpo.config.train import Logs, TrainConfig
+from ogrpo.config.values import require
 from ogrpo.tasks.arithmetic import TEACHER
 
 FORMAT = 1
@@ -176,10 +177,6 @@ def check_honest(cells: Sequence[Cell], *, quick: bool) -> None:
       ValueError: a seed or a split of problems serves both, a method is reported from fewer than
         five seeds, or methods were given different numbers of settings to choose from.
     """
-    # Imported late: a process that measures no training run needs no JAX.
-    from ogrpo.config.train import TrainConfig
-    from ogrpo.config.values import require
-
     tuning, final = ([c for c in cells if c.role == role] for role in ("tuning", "report"))
     both = {c.seed for c in tuning} & {c.seed for c in final}
     require(not both, f"seeds {sorted(both)} are both for tuning and for the report: part them")

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.grid.cell import Coordinates, canonical, place_name, short
+from experiments.grid.cell import Coordinates, place_name, place_of, short
 from experiments.grid.columns import PASS_AT_1, SPENT, Column, Value, score
 from experiments.grid.figures import Picture
 from experiments.grid.rows import Row, Rows, diverged, final, groups, reported, where
-from experiments.grid.variants import settings_count
 from experiments.grid.verdicts import Claim, Difference, Verdict, of_claim, surviving
 
 Heads = Mapping[Any, str]
@@ -110,8 +109,8 @@ def setting_column(rows: Rows, *, lead: bool = False) -> Callable[[Rows], str]:
 
     def column(trials: Rows) -> str:
         setting = trials[0]["setting"]
-        place = place_name((trials[0]["label"], canonical(dict(trials[0]["coordinates"]))))
-        tried = tuning.get(place, {})
+        place = place_of(trials[0]["label"], trials[0]["coordinates"])
+        tried = tuning.get(place_name(place), {})
         text = settings_text(setting)
         scores = {name: mean_score(others) for name, others in tried.items()}
         best = scores.pop(text, None)
@@ -160,14 +159,14 @@ def summary(
     order: Callable[[Rows], Any] | None = None,
 ) -> Table:
     """Returns a line for each method and place, of the rows that are reported; the best first."""
-    final_rows, number = groups(reported(rows)), settings_count(rows)
+    final_rows, tuning = groups(reported(rows)), settings_of(rows)
     key = order or (lambda trials: -np.nan_to_num(mean_score(trials)))
     setting = setting_column(rows)
     lines = [
         [
             place_name(place),
             setting(trials),
-            str(number.get(place, 0)),
+            str(len(tuning.get(place_name(place), {}))),
             *(column.of(trials) for column in columns),
             seeds_text(trials),
         ]

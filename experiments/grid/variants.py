@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.grid.cell import TRAIN, Cell, Coordinates, Place, Role, Watch, canonical, place_of
-from experiments.grid.rows import SCORE, Row, Rows, diverged, final
+from experiments.grid.cell import TRAIN, Cell, Coordinates, Place, Role, Watch, place_of
+from experiments.grid.rows import SCORE, Rows, diverged, final
 from ogrpo.config.method import check
 from ogrpo.config.train import Evaluation, TrainConfig
 from ogrpo.setup.find_task import check_sources
@@ -74,16 +74,6 @@ def best_variants(
         if variant.place not in best or rank > best[variant.place][0]:
             best[variant.place] = rank, variant
     return [variant for place, (_, variant) in best.items() if place not in missing]
-
-
-def settings_count(rows: Iterable[Row]) -> Mapping[Place, int]:
-    """Returns how many settings of each method were tried."""
-    settings: dict[Place, set[str]] = {}
-    for row in rows:
-        if row["role"] == "tuning":
-            place = place_of(row["label"], row["coordinates"])
-            settings.setdefault(place, set()).add(canonical(row["setting"]))
-    return {place: len(texts) for place, texts in settings.items()}
 
 
 def brief() -> TrainConfig:

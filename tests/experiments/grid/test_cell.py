@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from experiments.grid.cell import ADDED, Cell, Watch, changes, check_honest, plain_config
-from experiments.grid.variants import Variant, best_variants, cells_of, settings_count
+from experiments.grid.variants import Variant, best_variants, cells_of
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Knobs
 from ogrpo.core.algorithms import ALGORITHMS
@@ -141,4 +141,3 @@ def test_the_setting_is_the_best_on_the_tuning_rows_alone(place, seeds, changed,
             rows.append({**trial, **changed} if here == place and seed in seeds else trial)
     best = best_variants(rows, BOTH, TUNING)
     assert {variant.label: variant.setting["rate"] for variant in best} == rates
-    assert {*settings_count(rows).values()} == {2}
