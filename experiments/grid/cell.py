@@ -44,7 +44,7 @@ GONE: Mapping[str, Mapping[str, Any]] = {
 """Options that the trainer had when cells were measured, by their class, with the values that those
 cells had: their keys stay as they were."""
 FRESH_SEEDS = 5
-"""Least number of seeds that a figure is of."""
+"""Fewest seeds that a reported figure may rest on."""
 
 Role = Literal["tuning", "report", "pilot", "exact"]
 Coordinates = Mapping[str, float | str]

@@ -26,10 +26,12 @@ from ogrpo.system.files import make_folder, read_text, write_text
 DOCS = ROOT / "docs"
 RULES = (
     "± is half the width of a 95 % t-interval over seeds; a star marks a difference that survives"
-    " Holm's correction over all differences of this page. A claim of more is reproduced where the"
-    f" difference survives and is at least {SMALLEST:g}, not seen where the interval excludes"
-    f" {SMALLEST:g}, contradicted where the opposite survives, and undecided otherwise; one of no"
-    f" loss is reproduced where the interval excludes a loss of {SMALLEST:g}."
+    " Holm's correction over all differences of this page. A claim that one is above the other is"
+    f" reproduced where the difference survives and is at least {SMALLEST:g}, and not seen where"
+    f" the interval excludes {SMALLEST:g}. One of no loss is reproduced where the interval excludes"
+    f" a loss of {SMALLEST:g}, one of no difference where it lies within {SMALLEST:g} of zero. A"
+    f" claim is contradicted where what it denies survives and is at least {SMALLEST:g}. All others"
+    " are undecided."
 )
 
 
