@@ -117,6 +117,8 @@ def main(options: list[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=32, help="groups of 4, a multiple of 16")
     parser.add_argument("--seed", type=int, default=0)
     typed = parser.parse_args(options)
+    if typed.groups <= 0 or typed.groups % PROMPTS:
+        parser.error(f"--groups is {typed.groups}: give a multiple of {PROMPTS}")
     with closing(prepare(smollm2_135m())) as prepared:
         decoder, first = make_model(prepared, Console(quiet=True))
         parts = make_parts(prepared.config, prepared, decoder)

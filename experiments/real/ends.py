@@ -1,7 +1,7 @@
 """Ratio of how often a sampler of 8-bit weights ends a completion to how often its policy would.
 
 Command: python -m experiments.real.ends
-Hardware and time: one CPU core, 5 GiB, about six core-minutes.
+Hardware and time: one CPU core, 5 GiB, about five core-minutes.
 
 The sampler mu is SmolLM2-135M-Instruct rounded to int8, as the method `int8` of the study begins
 with it. Of its completions, the sum over places of mu(end) over the sum of pi(end) is what the

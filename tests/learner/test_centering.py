@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.centering.drift import drift, left
+from experiments.centering.drift import drift, left, main
 from ogrpo.batch import PolicyOutput
 from ogrpo.config.method import CENTERED
 from ogrpo.core.algorithms import ALGORITHMS
@@ -113,3 +113,9 @@ def test_the_measured_drift_and_what_centring_leaves_of_it_are_their_formulas(k)
     rho = q[beyond].sum() / max(p[beyond].sum(), 1e-6)
     tail = np.where(beyond, q - rho * p, 0)
     np.testing.assert_allclose(gradient(left(k)), tail - p * tail.sum(), atol=1e-6)
+
+
+def test_the_drift_is_measured_of_as_many_groups_as_were_asked_for_or_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--trained", "DIR", "--groups", "20"])
+    assert "--groups is 20: give a multiple of 16" in capsys.readouterr().err
