@@ -77,7 +77,8 @@ class Bench:
         if name not in self._prepared:
             self.close()
             self._lessons.clear()
-            self._prepared[name] = prepare(config)
+            optimizer = replace(config.optimizer, learning_rate=None)  # each cell has its own
+            self._prepared[name] = prepare(replace(config, optimizer=optimizer))
         known = self._prepared[name]
         settled = known.config
         rate = config.optimizer.learning_rate or settled.optimizer.learning_rate
@@ -142,7 +143,7 @@ def _without_method(config: TrainConfig) -> TrainConfig:
     return replace(
         shared,
         algorithm="off_policy_grpo",
-        override=type(config.override)(),
+        override=type(config.override)(baseline_by=config.override.baseline_by),
         trust_region=type(config.trust_region)(),
         knobs=Knobs(),
         optimizer=Optimizer(),

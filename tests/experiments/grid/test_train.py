@@ -18,8 +18,9 @@ from experiments.grid.train import (
 )
 from experiments.real.measure import TEMPERATURES, TRAINED, UNTOUCHED, trained, untouched
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
-from ogrpo.config.update import Knobs
+from ogrpo.config.update import Knobs, Override
 from ogrpo.report.run_dir import RunDir
+from ogrpo.setup.find_task import MADE_RATE
 from tests.run.small_run import CONFIG, go
 
 pytestmark = pytest.mark.slow
@@ -107,6 +108,18 @@ def test_a_run_that_diverges_has_a_row_of_what_there_was_before(bench):
     assert row["steps"]["step"] == [1, 2, 3, 4]
     assert row["evaluations"]["step"] == [0]
     assert row["final"]["pass@1/sampled"] == row["evaluations"]["pass@1/sampled"][0]
+
+
+def test_what_a_cell_leaves_open_is_not_what_the_cell_before_had(tmp_path):
+    def rated(rate):
+        return replace(MADE, optimizer=replace(MADE.optimizer, learning_rate=rate))
+
+    override = Override(advantage="running_baseline", baseline_by="answer")
+    with closing(Bench(tmp_path, Console(quiet=True))) as bench:
+        assert bench.prepare(rated(0.5)).config.optimizer.learning_rate == 0.5
+        assert bench.prepare(rated(None)).config.optimizer.learning_rate == MADE_RATE
+        assert bench.prepare(MADE).kinds is None
+        assert bench.prepare(replace(MADE, override=override)).kinds
 
 
 def test_seeds_that_share_a_warm_start_wait_for_one_another(tmp_path, monkeypatch):
