@@ -207,8 +207,9 @@ class LadderStudy(TunedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.quick or self.steps == TunedStudy.steps,
+        typed = self.base.preset == "none" and self.steps != TunedStudy.steps
+        require(  # a preset brings steps of its own
+            self.quick or not typed,
             f"steps is {self.steps}: a budget of completions says how many, leave it out",
         )
 
