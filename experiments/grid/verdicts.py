@@ -76,9 +76,12 @@ class Difference:
 
 
 def difference(rows: Sequence[Row], others: Sequence[Row], name: str = SCORE) -> Difference:
-    """Returns the differences of a final score over the seeds that both have."""
+    """Returns the differences of a final score over the seeds that both have, in their order.
+
+    Those of the same runs are equal, whatever the order of rows, and count once in a family.
+    """
     mine, theirs = by_seed(rows, name), by_seed(others, name)
-    return Difference(tuple(mine[seed] - theirs[seed] for seed in mine if seed in theirs))
+    return Difference(tuple(mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs)))
 
 
 @dataclass(frozen=True)

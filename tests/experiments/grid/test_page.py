@@ -41,6 +41,7 @@ def test_methods_are_compared_seed_by_seed():
     assert mean == pytest.approx(0.42)  # .5 - .1 and .7 - .26
     assert high - mean == pytest.approx(mean - low) == pytest.approx(0.02 * 12.706, rel=1e-4)
     assert np.isnan(difference(good, ROWS[4:]).interval[0])
+    assert difference(good[::-1], poor) == difference(good, poor)
     assert against(good)(good) == "reference"
     assert plus_minus([np.nan, 0.5]) == "–"
 
