@@ -82,7 +82,7 @@ class Pool:
                 waiting = {name: queue for name, queue in waiting.items() if queue}
                 program = None
             done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-            future = done.pop()
+            future = min(done, key=has_failed)  # before a death, for which all others run again
             try:
                 words = future.result()
             except BrokenProcessPool as error:
@@ -117,7 +117,16 @@ class Pool:
             arguments = (self._run_dir, jobs)
             executor = ProcessPoolExecutor(jobs, initializer=begin, initargs=arguments)
         self._executor = executor
-        self._running[executor.submit(work, cell, self._run_dir)] = cell, program
+        try:
+            future = executor.submit(work, cell, self._run_dir)
+        except BrokenProcessPool as error:  # a process died since a cell was taken in
+            if not self._running:  # it had none
+                self.close()
+                self._submit(cell, program, jobs)
+                return
+            future = Future()
+            future.set_exception(error)
+        self._running[future] = cell, program
 
     def close(self) -> None:
         """Ends all processes, at once where they are in the middle of a cell."""
@@ -131,6 +140,11 @@ class Pool:
         if self._client is not None:
             self._client.close()
         self._running.clear()
+
+
+def has_failed(future: Future[Any]) -> bool:
+    """Whether a future that is done has no result."""
+    return future.cancelled() or future.exception() is not None
 
 
 def connect(address: str) -> Any:

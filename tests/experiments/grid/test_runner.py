@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from io import StringIO
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 from distributed import LocalCluster
 from rich.console import Console
 
+from experiments.grid import pool
 from experiments.grid.main import main
-from experiments.grid.pool import CannotStart, Finished, connect
+from experiments.grid.pool import CannotStart, Finished, connect, log_of
 from experiments.grid.rows import ROWS, CellFiles, read_rows
 from experiments.grid.runner import GridDisplay, _measure
 from tests.experiments.grid.small import SquareStudy
@@ -119,6 +122,56 @@ def test_a_cell_whose_process_died_after_its_row_was_written_is_finished(tmp_pat
 
     _measure([cell], files, Dying(), GridDisplay(Console(quiet=True)))
     assert files.failure(cell) is None
+
+
+@pytest.mark.parametrize(
+    ("jobs", "orders", "submitted", "ended"),
+    [
+        # an idle process dies: another takes the next cell
+        (1, ["end", "refuse", "end"], [1, 2, 2], [(1, None), (2, None)]),
+        # one dies beside a cell that has ended, which is not measured again
+        (2, ["end", "die"], [1, 2], [(1, None), (2, "its process ended: gone")]),
+        # one dies before the next cell is taken in: each of the others runs alone
+        (
+            2,
+            ["stay", "end", "refuse", "end", "end"],
+            [1, 2, 3, 1, 3],
+            [(2, None), (1, None), (3, None)],
+        ),
+    ],
+)
+def test_a_death_between_two_cells_is_no_end_of_the_grid(
+    jobs, orders, submitted, ended, tmp_path, monkeypatch
+):
+    cells, seen, stay = [SquareStudy(folder=tmp_path).cell(n) for n in (1, 2, 3)], [], Future()
+
+    class Executor:
+        def __init__(self, *_, **__):
+            pass
+
+        def submit(self, _, cell, run_dir):
+            log_of(run_dir, cell).touch()
+            seen.append(cell.config.value)
+            future = Future()
+            match orders.pop(0):
+                case "refuse":
+                    raise BrokenProcessPool("gone")
+                case "stay":
+                    return stay
+                case "die":
+                    future.set_exception(BrokenProcessPool("gone"))
+                case "end":
+                    future.set_result(None)
+            return future
+
+        def shutdown(self, **_):
+            pass
+
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", Executor)
+    made = pool.Pool(jobs, tmp_path)
+    results = [*made.measure(cells[: len(ended)])]
+    assert [(cell.config.value, words) for cell, words in results] == ended
+    assert seen == submitted
 
 
 def test_a_process_that_cannot_start_ends_the_grid_and_no_cell_is_blamed(
