@@ -168,9 +168,9 @@ class Fuzzed(NamedTuple):
     """Called something else, and right."""
 
 
-def fuzz(count: int, seed: int, *, processes: int = 2) -> Fuzzed:
+def fuzz(count: int, seed: int) -> Fuzzed:
     """Put questions to their judges, in batches as a trainer does."""
-    math = MathReward(processes=processes)
+    math = MathReward(processes=2)
     judges: dict[str, Judge] = {"exact": ExactMatch()}
     judges["choice"] = ExactMatch(EXTRACTORS["choice"])
     for name in ("marker", "boxed", "free"):

@@ -71,13 +71,13 @@ def groups(run: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def prompt_differences(run: Path, *, steps: int, size: int, seed: int = 0) -> Iterator[str]:
+def prompt_differences(run: Path, *, steps: int, size: int) -> Iterator[str]:
     """Yields the prompts of steps that are not in the data exactly once, and steps not recorded."""
     rows, count = groups(run), steps * BATCH
     ids = [row["group"] for row in rows]
     if ids != [n for n in range(count) for _ in range(size)]:
         yield f"{len(set(ids))} groups of {len(ids)} completions, not {count} of {size} each"
-    stream = PromptStream(PROMPTS, BATCH, seed)
+    stream = PromptStream(PROMPTS, BATCH, 0)
     expected = np.concatenate([stream.indices(step) for step in range(steps)]).tolist()
     problems = [row["problem"] for row in rows[::size]]
     lost, more = Counter(expected) - Counter(problems), Counter(problems) - Counter(expected)

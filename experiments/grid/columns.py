@@ -31,14 +31,14 @@ def plus_minus(values: ArrayLike, form: str = ".3f") -> str:
     return f"{mean:{form}}" + ("" if np.isnan(half) else f" ± {half:{form.lstrip('+')}}")
 
 
-def score(name: str = SCORE, form: str = ".3f") -> Callable[[Rows], str]:
+def score(name: str = SCORE) -> Callable[[Rows], str]:
     """Returns a column: the final value of a score over seeds."""
-    return lambda rows: plus_minus([final(row, name) for row in rows], form)
+    return lambda rows: plus_minus([final(row, name) for row in rows])
 
 
-def average(name: str, form: str = ",.0f") -> Callable[[Rows], str]:
+def average(name: str) -> Callable[[Rows], str]:
     """Returns a column: the final value of a counter, mean over seeds."""
-    return lambda rows: f"{np.mean([final(row, name) for row in rows]):{form}}"
+    return lambda rows: f"{np.mean([final(row, name) for row in rows]):,.0f}"
 
 
 def over_run(name: str, form: str = ".3f") -> Callable[[Rows], str]:
@@ -52,14 +52,14 @@ def over_run(name: str, form: str = ".3f") -> Callable[[Rows], str]:
     return column
 
 
-def against(others: Rows, name: str = SCORE) -> Callable[[Rows], Value]:
+def against(others: Rows) -> Callable[[Rows], Value]:
     """Returns a column: the difference to other rows, seed by seed; these are the reference."""
     keys = {row["key"] for row in others}
 
     def column(rows: Rows) -> Value:
         if {row["key"] for row in rows} == keys:
             return "reference"
-        return difference(rows, others, name)
+        return difference(rows, others)
 
     return column
 

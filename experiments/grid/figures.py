@@ -22,6 +22,8 @@ COLORS = (
 )
 DASHES = ("-", "--", ":")
 SAMPLES = 64
+PANELS = 3
+"""In a line of small multiples."""
 SPIKE = 20
 """Times that the largest value may be most of the others."""
 LABELS = {
@@ -123,39 +125,36 @@ def legend_below(figure: Figure, columns: int = 4) -> None:
         )
 
 
-def all_axes(rows: Rows, name: str = SCORE) -> Figure:
-    """Draws a score or signal of every method in six panels, one for each axis."""
+def all_axes(rows: Rows) -> Figure:
+    """Draws sampled Pass@1 of every method in six panels, one for each axis."""
     figure = Figure(figsize=(11.5, 7.0), layout="constrained")
     panels = figure.subplots(2, 3, sharey=True)
     for axis, axes in zip(AXES, panels.flat, strict=True):
-        draw(axes, rows, axis, name)
+        draw(axes, rows, axis, SCORE)
         axes.set_xlabel(axis.label)
     for axes in panels[:, 0]:
-        axes.set_ylabel(LABELS.get(name, name))
+        axes.set_ylabel(LABELS[SCORE])
     legend_below(figure)
-    figure.suptitle(LABELS.get(name, name), x=0.01, ha="left", fontweight="bold")
+    figure.suptitle(LABELS[SCORE], x=0.01, ha="left", fontweight="bold")
     return figure
 
 
-def small_multiples(
-    rows: Rows, names: Sequence[str], *, axis: str = "step", columns: int = 3
-) -> Figure:
-    """Draws several scores and signals against one axis, a panel each.
+def small_multiples(rows: Rows, names: Sequence[str]) -> Figure:
+    """Draws several scores and signals against updates, a panel each.
 
     Its scale is logarithmic beyond most values where a few would hide the rest.
     """
-    shared = next(a for a in AXES if a.name == axis)
-    height = -(-len(names) // columns)
-    figure = Figure(figsize=(3.9 * columns, 2.7 * height + 0.8), layout="constrained")
-    panels = [*figure.subplots(height, columns, squeeze=False).flat]
+    height = -(-len(names) // PANELS)
+    figure = Figure(figsize=(3.9 * PANELS, 2.7 * height + 0.8), layout="constrained")
+    panels = [*figure.subplots(height, PANELS, squeeze=False).flat]
     for axes, name in zip(panels, names, strict=False):
-        draw(axes, rows, shared, name)
+        draw(axes, rows, UPDATES, name)
         heights = np.abs([y for line in axes.lines for y in np.asarray(line.get_ydata(), float)])
         if len(heights) and heights.max() > SPIKE * (most := np.quantile(heights, 0.9)) > 0:
             axes.set_yscale("asinh", linear_width=most)
             axes.yaxis.set_major_locator(AsinhLocator(most, numticks=5))
         axes.set_title(LABELS.get(name, name), fontsize=10, loc="left")
-        axes.set_xlabel(shared.label, fontsize=9)
+        axes.set_xlabel(UPDATES.label, fontsize=9)
     for axes in panels:
         axes.set_visible(axes.has_data())
     legend_below(figure)
@@ -173,4 +172,4 @@ class Picture(NamedTuple):
 def curves(rows: Rows, signals: Sequence[str], slug: str) -> list[Picture]:
     """Returns signals against updates, of rows of one place."""
     here = without_coordinates(rows)
-    return [Picture(f"{slug}-signals", partial(small_multiples, here, signals, axis="updates"))]
+    return [Picture(f"{slug}-signals", partial(small_multiples, here, signals))]

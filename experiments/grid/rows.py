@@ -9,7 +9,7 @@ experiments/STUDY/rows.jsonl.xz   the same, committed
 import json
 import lzma
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +143,14 @@ def judged_by(row: Row, score: str) -> Row:
     return {**row, "final": {**row["final"], SCORE: row["final"].get(score)}}
 
 
-def where(rows: Iterable[Row], test: Callable[[Row], bool] | None = None, **is_: Any) -> list[Row]:
+def where(rows: Iterable[Row], **is_: Any) -> list[Row]:
     """Returns rows whose fields, or coordinates, or settings, have these values."""
 
     def matches(row: Row) -> bool:
         values = {**row["setting"], **row["coordinates"], **row}
         return all(values.get(name) == value for name, value in is_.items())
 
-    return [row for row in rows if matches(row) and (test is None or test(row))]
+    return [row for row in rows if matches(row)]
 
 
 def reported(rows: Iterable[Row]) -> list[Row]:

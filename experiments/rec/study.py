@@ -214,6 +214,6 @@ def schedule_table(rows: Rows) -> Table:
 def curves_of(rows: Rows, when: str) -> Section:
     """Returns score and signals of the clips at one schedule."""
     clips = [row for row in without_coordinates(rows) if row["label"] in (*REFERENCES, *CLIPS)]
-    draw = partial(small_multiples, clips, SIGNALS, axis="updates")
+    draw = partial(small_multiples, clips, SIGNALS)
     text = "Seeds thin, a band of 95 %. Offline nothing is collected on the way."
     return Section(f"Curves, {when}", text, (), [Picture(f"{when.replace(' ', '-')}-clips", draw)])

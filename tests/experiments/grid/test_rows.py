@@ -45,7 +45,6 @@ def test_files_that_are_no_rows_are_refused_by_name(tmp_path):
 def test_rows_are_found_by_what_they_are_of():
     assert where(ROWS, seed=2) == ROWS[1:]
     assert where(ROWS, v=1, r=0.1) == ROWS
-    assert where(ROWS, lambda row: row["seed"] == 1, label="a") == ROWS[:1]
     assert where(ROWS, v=2) == []
 
 
