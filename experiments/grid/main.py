@@ -24,9 +24,17 @@ FAILED, INTERRUPTED = 1, 130
 
 
 def main(kind: type[Study], options: Sequence[str], console: Console | None = None) -> int:
-    """Runs the study of these options; returns the exit code."""
+    """Runs the study of these options; returns the exit code.
+
+    Raises:
+      ValueError: with --from-rows, options that the rows bring.
+    """
     study, console = parse(kind, options), console or Console()
-    return report_again(study, console) if study.from_rows else measure(study, console)
+    if not study.from_rows:
+        return measure(study, console)
+    if replace(study, from_rows=False, run_dir=None) != kind():
+        raise ValueError("--from-rows has the options that its rows were made by: leave out others")
+    return report_again(study, console)
 
 
 def measure(study: Study, console: Console) -> int:
@@ -61,13 +69,7 @@ def measure(study: Study, console: Console) -> int:
 
 
 def report_again(study: Study, console: Console) -> int:
-    """Makes the page, and what docs/ shows, from the committed rows.
-
-    Raises:
-      ValueError: there are no rows, or options beside --run-dir, which the rows bring.
-    """
-    if replace(study, from_rows=False, run_dir=None) != type(study)():
-        raise ValueError("--from-rows has the options that its rows were made by: leave out others")
+    """Makes the page, and what docs/ shows, from the committed rows."""
     path = rows_file(study.name)
     header, rows = read_rows(path)
     made = of_header(type(study), header, str(path))
