@@ -196,9 +196,10 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
             tokens = np.zeros(len(text if log_probs is None else log_probs), np.int32)
         else:
             tokens = _encoded("completion", columns, terms.encode)
-        ends = finish != "length" and terms.eos_id not in (None, *tokens[-1:])
-        if ends and (log_probs is None or len(log_probs) == len(tokens) + 1):
-            tokens = np.append(tokens, np.int32(terms.eos_id))
+        eos_id = None if finish == "length" else terms.eos_id
+        whole = log_probs is None or len(log_probs) == len(tokens) + 1
+        if eos_id is not None and whole and eos_id not in tokens[-1:]:
+            tokens = np.append(tokens, np.int32(eos_id))
     _check_length("completion", tokens, terms.completion_length)
     if finish is None:
         finish = "stop" if terms.eos_id in (None, tokens[-1]) else "length"
