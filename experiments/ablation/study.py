@@ -164,7 +164,7 @@ class AblationStudy(TunedStudy):
                 "Held-out Pass@1, sampled: the statistics are over the evaluations of a run after"
                 " its first step, then mean and 95 % t-interval over seeds. The maximum over"
                 " evaluations is above what one would get by stopping there, as it is chosen on"
-                " what it is told of.",
+                " the scores that it is taken from.",
                 [printed(rows, PAPER)],
                 [Picture("curves", partial(all_axes, of_labels(final_rows, PAPER)))],
             ),

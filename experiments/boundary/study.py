@@ -147,11 +147,11 @@ class BoundaryStudy(Study):
             Section(
                 "Which signal warns first",
                 f"{falls} of {len(runs)} different runs fell, as at interval 1 some schemes are"
-                " the same. A signal told of a fall if it was beyond its"
-                " threshold at an update before the evaluation that showed it; thresholds are what"
-                " one in ten of the other seeds' runs that did not fall ever went beyond, and false"
-                " alarms are of the runs that did not fall. First: of all falls, those that no"
-                " signal told of earlier.",
+                " the same. A signal announces a fall if it is beyond its"
+                " threshold at an update before the evaluation that shows it. A threshold is what"
+                " one in ten of the other seeds' runs without a fall go beyond at some time; false"
+                " alarms are the share of the runs without a fall. First: of all falls, those that"
+                " no signal announces earlier.",
                 [warning_table(runs)],
             ),
             Section(
@@ -225,7 +225,7 @@ def warning_table(rows: Rows) -> Table:
                 share(len(false), len(good)),
             ]
         )
-    heads = ("signal", "told of the fall", "updates before, quartiles", "first", "false alarms")
+    heads = ("signal", "falls announced", "updates before, quartiles", "first", "false alarms")
     return Table("warnings", heads, lines)
 
 

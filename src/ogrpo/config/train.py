@@ -75,7 +75,8 @@ class Model:
     random: Literal["none", "tiny", "qwen2.5-0.5b"] = "none"
     """Random weights of a known shape instead: proves a path, learns nothing quickly."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the parameters, and of the compute unless told otherwise; log-probs are float32 anyway."""
+    """Of the parameters, and of the computation without --model.compute-dtype; log-probs are always
+    float32."""
     compute_dtype: Literal["float32", "bfloat16"] | None = None
     """Of the update's forward and backward pass; bfloat16 over float32 parameters keeps steps that
     are too small for bfloat16. The sampler computes in `dtype`. Default: `dtype`."""
@@ -233,7 +234,7 @@ class Certification:
     completions: Count = 1280
     """Completions that old and new weights draw at most at each synchronisation for its certificate
     alone, in rounds of three batches until they certify: the price, which no update learns from.
-    With `schedule.sync-offset` above 0 none are: groups asked for ahead are the evidence."""
+    With `schedule.sync-offset` above 0 none are drawn: groups collected ahead are the evidence."""
     pairs: bool = False
     """Old and new weights answer each prompt with the same random numbers, and the difference of
     their rewards is the evidence: no log-prob is read, so that long completions and inexact

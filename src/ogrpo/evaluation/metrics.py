@@ -39,8 +39,8 @@ def summary(
     - `problems`, `answers`, and `failed`, the number of answers that a reward failed on
 
     An answer on which a reward failed, or to which it did not apply, has no verdict of that reward:
-    it is in none of that reward's figures, rather than wrong. A bound that cannot be told (one
-    problem's mean) is None.
+    it is left out of that reward's figures instead of counting as wrong. A bound that cannot be
+    computed (of one problem's mean) is None.
 
     Args:
         answers: of one evaluation.
@@ -101,7 +101,7 @@ def summary(
 
 
 def lines(name: str, estimate: Estimate | None) -> Summary:
-    """Returns an estimate as three metrics, None where it or a bound cannot be told."""
+    """Returns an estimate as three metrics, None where it or a bound cannot be computed."""
     mean, low, high, _ = estimate or (nan, nan, nan, 0)
     values = {name: mean, f"{name}/low": low, f"{name}/high": high}
     return {key: None if isnan(value) else value for key, value in values.items()}

@@ -119,7 +119,7 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
     ends, starts = [0, *(span.end for span in spans)], [*(span.start for span in spans), length]
     if spans and (starts != ends or any(span.start > span.end for span in spans)):
         text = ", ".join(f"[{s.start}, {s.end})" for s in spans)
-        return Flaw("version", f"versions are told of tokens {text} of {length}")
+        return Flaw("version", f"versions are given for tokens {text} of {length}")
     versions = {completion.policy_version, *(span.version for span in spans)}
     published = versions if terms.versions is None else terms.versions
     if unknown := sorted(version for version in versions if version not in published):

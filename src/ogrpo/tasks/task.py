@@ -79,7 +79,7 @@ class Task:
     evaluation_rewards: tuple[Reward, ...] | None = None
     """What judges held-out answers; None: `rewards`."""
     success: str | None = None
-    """The name of the one of these that says right (1) or wrong (0), of which Pass@k is told; None:
+    """The name of the one of these that says right (1) or wrong (0), by which Pass@k counts; None:
     the only one that is 0 or 1 (`ogrpo.evaluation.success_reward`)."""
     protocol: EvaluationProtocol | None = None
     """How the task's authors evaluate it, where they say so."""
