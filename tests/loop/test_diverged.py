@@ -90,7 +90,7 @@ def test_a_warm_start_that_diverges_says_so(tmp_path):
     config = with_options(BASE, {"warm_start.steps": 4, "warm_start.learning_rate": 1e38})
     with pytest.raises(
         ValueError,
-        match=r"the warm start diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate",
+        match=r"imitation diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate",
     ):
         go(tmp_path / "run", config)
     assert not (tmp_path / "run" / "model").exists()
