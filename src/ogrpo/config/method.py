@@ -126,6 +126,8 @@ AT_RATIO_ONE = {
     "dppo_tv": ("low", "high", "cap"),
     "dppo_kl": ("low", "high", "cap"),
     "prime_rl": ("low", "high", "coef"),
+    "opmd_kimi": ("coef",),
+    "opmd_kimi_sequence": ("tau",),
 }
 """Knobs without effect on the gradient where a method's ratio is 1: of all methods, and by name."""
 
