@@ -102,8 +102,9 @@ def region_fn(config: TrainConfig) -> RegionFn | None:
 def silent(config: TrainConfig) -> bool:
     """Whether groups of equal rewards carry no loss even if they are not left out.
 
-    They are looked at beside a group of mixed rewards, by which an advantage that is whitened over
-    the batch moves them, and with completions of all lengths, which some advantages read.
+    They are looked at beside a group of mixed rewards, as whitening over the batch gives them an
+    advantage there, and with completions of one token and of the most, as some advantages read
+    lengths.
     """
     method, values = algorithm(config), knobs(config)
     penalty = values["beta"] or config.trust_region.kind == "penalty"
