@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NotFiniteError(ValueError):
-    """Raised where an array that is to be saved has NaN or infinity."""
+    """Raised where weights or a state that are to be kept have NaN or infinity."""
 
 
 def all_finite(tree: Any, *, also: Array | bool = True) -> Array:

@@ -127,8 +127,7 @@ def same_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
     All read a folder or draw random weights for themselves; imitation rounds as its machine does,
     and is left to the first.
     """
-    model = prepared.config.model
-    if not several() or model.path is not None or model.random != "none":
+    if not several() or not prepared.config.made_here:
         return make_model(prepared, console)
 
     def imitated() -> tuple[DecoderConfig, Params]:

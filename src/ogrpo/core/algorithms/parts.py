@@ -193,7 +193,7 @@ _ESTIMATORS = {"k1": divergences.k1, "k2": divergences.k2, "k3": divergences.k3}
 _CORRECTED = {"importance": divergences.importance_kl, "weighted": divergences.weighted_kl}
 KLS: dict[str, KlTermFn] = {
     **{name: reference_kl(fn) for name, fn in _ESTIMATORS.items()},
-    "k3": K3_TO_REFERENCE,
+    "k3": K3_TO_REFERENCE,  # the function that methods have, so that it is no change to them
     "straight_through_k3": reference_kl(divergences.straight_through_k3),
     **{
         f"{kind}_{name}": _importance_kl(fn, form)
