@@ -115,7 +115,8 @@ def silent(config: TrainConfig) -> bool:
     rewards = jnp.stack([jnp.zeros(size), jnp.ones(size), jnp.where(odd, 1.0, 0.0)])
     mask = jnp.arange(longest)[None] < jnp.where(odd, longest, 1)[:, None]
     along = Along(jnp.stack([mask] * 3))
-    return not jnp.any(method.credit(rewards, values, jax.random.key(0), along)[:2])
+    credit = method.credit(rewards, values, jax.random.key(0), along)[:2]
+    return not jnp.any(jnp.abs(credit) > 1e-5)  # less is rounding
 
 
 AT_RATIO_ONE = {
