@@ -157,7 +157,7 @@ def parts(answer: str, gold: str) -> list[str]:
     ours, theirs, ratio = quantity(answer), quantity(gold), Fraction(1)
     if ours and (theirs or _is_number(gold)):
         ratio = ours.unit.size / theirs.unit.size if theirs else ratio
-        answer = _THOUSANDS.sub("", ours.number)  # (1,200) would be a pair
+        answer = ours.number
     if (based := _BASE_N.match(answer)) and "_" not in gold and ratio == 1:
         try:
             return [str(int(based[1], int(based[2])))]
@@ -167,7 +167,8 @@ def parts(answer: str, gold: str) -> list[str]:
     numbers = [side for side in sides if _is_number(side)]
     if ratio != 1:
         factor = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
-        return [rf"({number}) \cdot {factor}" for number in numbers or [answer]]
+        whole = [_THOUSANDS.sub("", side) for side in numbers or [answer]]  # (1,200) is a pair
+        return [rf"({number}) \cdot {factor}" for number in whole]
     return numbers if len(numbers) > 1 and "=" not in gold else [answer]
 
 

@@ -39,7 +39,7 @@ _RAISED = str.maketrans(
 )
 _EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 _SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx "})
-_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z]))")
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
 _ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
