@@ -132,7 +132,7 @@ class Bench:
         }
         for spec, gaps in compared.items():
             print(f"check {spec}: {gaps}", file=sys.stderr)
-            if not all(gaps[name] <= most for name, most in TOLERANCES.items()):  # NaN is none
+            if not all(gaps[name] <= most for name, most in TOLERANCES.items()):  # nor is NaN
                 raise ValueError(
                     f"{spec} does not compute what {alike[spec]} does: relative differences"
                     f" are {gaps}, at most {TOLERANCES} are allowed"

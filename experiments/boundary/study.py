@@ -150,8 +150,8 @@ class BoundaryStudy(Study):
                 " the same. A signal announces a fall if it is beyond its"
                 " threshold at an update before the evaluation that shows it. A threshold is what"
                 " one in ten of the other seeds' runs without a fall go beyond at some time; false"
-                " alarms are the share of the runs without a fall. First: of all falls, those that"
-                " no signal announces earlier.",
+                " alarms are the share of all runs without a fall that go beyond it. First: of all"
+                " falls, those that no signal announces earlier.",
                 [warning_table(runs)],
             ),
             Section(
