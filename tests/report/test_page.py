@@ -39,8 +39,8 @@ def test_a_page_is_drawn_while_its_run_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("most", "shown"),
     [
-        (11, [(20, 3)]),
-        (15, [(20, 3), (20, 9), (40, 3)]),
+        (11, [(40, 3)]),
+        (15, [(20, 3), (40, 3), (40, 9)]),
         (24, [(20, 3), (20, 9), (40, 3), (40, 9)]),
     ],
 )

@@ -182,12 +182,13 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
 
 
 def shown_tokens(run: RunDir) -> list[dict[str, Any]]:
-    """Returns the completions whose tokens a page shows: the newest, and the oldest evaluation's.
+    """Returns the completions whose tokens a page shows, in the order of their steps.
 
-    At most `MOST_TOKENS` tokens; RUN/tokens.jsonl has all of them.
+    They have at most `MOST_TOKENS` tokens: room is for the newest evaluation first, then for the
+    oldest, and then for those between. RUN/tokens.jsonl has all of them.
     """
-    steps = read_records(run.tokens)
-    order = [*steps[:1], *reversed(steps[1:])]
+    steps = read_records(run.tokens)[::-1]
+    order = steps[:1] + steps[1:][-1:] + steps[1:-1]  # the newest, the oldest, those between
     completions = [{"step": r["step"], **each} for r in order for each in r["completions"]]
     tokens = accumulate(len(each["tokens"]) for each in completions)
     fitting = sum(so_far <= MOST_TOKENS for so_far in tokens)
