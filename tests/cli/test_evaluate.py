@@ -33,7 +33,7 @@ def test_what_is_not_said_is_the_tasks_protocol():
     with pytest.raises(ValueError, match="give --max-tokens"):
         sampling_of(EvalConfig(samples=1, temperature=1.0), None)
     for k in (0, 5):  # before anything is sampled
-        with pytest.raises(ValueError, match=rf"--ks {k}: Pass@k of 4 answers takes a k from 1 to"):
+        with pytest.raises(ValueError, match=rf"--ks {k}: .* takes a k from 1 to 4:"):
             sampling_of(EvalConfig(ks=(1, k)), PROTOCOL)
     with pytest.raises(ValueError, match="4 times the same answer"):
         sampling_of(EvalConfig(temperature=0), PROTOCOL)

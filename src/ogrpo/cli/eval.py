@@ -105,8 +105,8 @@ def sampling_of(config: EvalConfig, protocol: EvaluationProtocol | None) -> Samp
     for k in config.ks:
         if not 1 <= k <= values["samples"]:
             raise ValueError(
-                f"--ks {k}: Pass@k of {values['samples']} answers takes a k from 1 to as many; give"
-                " another, or more --samples"
+                f"--ks {k}: Pass@k of {values['samples']} answers takes a k from 1 to"
+                f" {values['samples']}: give another, or more --samples"
             )
     greedy = values["temperature"] == 0
     if greedy and values["samples"] > 1:

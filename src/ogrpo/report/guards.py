@@ -76,7 +76,7 @@ class Guards:
         return messages
 
     def _falls(self, record: Record) -> Iterable[str]:
-        """Yields a warning where sampled Pass@1 (the mean reward without one) fell below its best.
+        """Yields a warning where sampled Pass@1 (the mean reward if there is none) or Pass@k fell.
 
         Pass@k may fall while Pass@1 rises, as a surer policy gives more equal answers: that is no
         warning.

@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 CONNECTIONS = 512
 """Connections at a time; one more gets a 503."""
 HEAD_SECONDS, BODY_SECONDS = 10.0, 60.0
-"""In which a request's header has to be there, counted from its first byte (of a new connection:
-from its start), and then its body, however slowly their bytes come."""
+"""Seconds in which a request's header has to be there, counted from its first byte (of a new
+connection: from its start), and then its body, however slowly their bytes come."""
 IDLE_SECONDS, WRITE_SECONDS = 300.0, 60.0
-"""That a connection may be silent between two requests, and that sending a piece of an answer may
-take."""
+"""Seconds for which a connection may be silent between two requests, and that sending a piece of an
+answer may take."""
 BODY_BYTES, HELD_BYTES = 1 << 26, 1 << 29
-"""At most in one body, and in the bodies of all connections together."""
+"""Bytes at most in one body, and in the bodies of all connections together."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _PIECE = 1 << 16
 _LENGTH = re.compile(r"[0-9]{1,18}")

@@ -19,9 +19,9 @@ from ogrpo.rollout.embedded import EmbeddedEngine, pad
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.vllm import Expected, Options, VllmEngine
 
-# The sampler's layouts for one CPU take time to compile, which pays from so many parameters of a
-# stacked array, or tokens of a completion, on. Then: how often a batch is halved as its completions
-# end, and how many slots of the cache a step reads at least.
+# The sampler's layouts for one CPU take time to compile. They are used where a stacked array has at
+# least so many parameters, or a completion so many tokens. Then: how often a batch is halved as its
+# completions end, and how many slots of the cache a step reads at least.
 _LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
 
 ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]

@@ -328,8 +328,8 @@ class RequestQueue:
             )
             return
         self.retried.update(reasons.values())
-        # A call that failed is repeated as it was, so that failures change no sample. What was
-        # refused would be drawn again with the same seed.
+        # A call that failed is repeated as it was, so that failures change no sample. Groups that
+        # were refused get another seed: with the same one they would be drawn as they were.
         seed = call.seed if error is not None else derived_seed(call.seed, call.attempt)
         again = replace(call, places=tuple(reasons), seed=seed, attempt=call.attempt + 1)
         # Ahead of the queue: what was requested before the next weights is drawn before them.

@@ -32,7 +32,7 @@ PROTOCOL = 3
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 CHUNK = 1 << 22
 PULL_SECONDS, LIMIT_SECONDS = 60.0, 540.0
-"""For one read and for a whole file; a trainer waits longer than that for an update."""
+"""Seconds for one read and for a whole file; a trainer waits longer than that for an update."""
 MOST_MANIFEST = 1 << 26
 EXPONENT = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}
 

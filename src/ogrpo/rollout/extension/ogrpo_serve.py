@@ -9,6 +9,7 @@ process the engine and the workers would live on, holding the device.
 
 import argparse
 import json
+import math
 import os
 import shlex
 import signal
@@ -43,7 +44,8 @@ LONGEST_DEFAULT = 4096
 DTYPE = {"cpu": "float32", "cuda": "bfloat16", "ascend": "bfloat16"}
 GRACE_SECONDS = 20.0
 LOOK_SECONDS, CLOSED_SECONDS = 1.0, 10.0
-"""Between two looks at the server's port, and after which a server that has closed it is ended."""
+"""Seconds between two looks at the server's port; seconds after which one that has closed it is
+ended."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,12 @@ class Command:
         return " \\\n  ".join([*settings, shlex.join(self.arguments)])
 
 
-def between(least: int, most: int = sys.maxsize) -> Callable[[str], int]:
+def between(least: int, most: float = math.inf) -> Callable[[str], int]:
     """Returns the reader of an option that is a whole number within bounds."""
 
     def number(text: str) -> int:
         if not least <= (value := int(text)) <= most:
-            raise argparse.ArgumentTypeError(f"{value} is not within {least} and {most}")
+            raise argparse.ArgumentTypeError(f"{value} is not within {least} and {most:g}")
         return value
 
     return number

@@ -97,9 +97,9 @@ def credentials_of_environment() -> dict[Literal["api_key", "basic_auth"], str |
 
 Json = dict[str, Any]
 CONNECT_SECONDS, SHORT_SECONDS, HEALTH_SECONDS = 5.0, 20.0, 5.0
-"""At most to connect, for an answer that takes no sampling, and for /health."""
+"""Seconds at most to connect, for an answer that takes no sampling, and for /health."""
 IDLE_SECONDS = 2.0
-"""After which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
+"""Seconds after which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
 NOT_IMPLEMENTED = 501
 """The status of what a server will never answer; any other of 500 and above may pass."""
 
