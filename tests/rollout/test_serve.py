@@ -75,7 +75,7 @@ ASCEND = ("--device", "ascend")
         ),
         ("0.30.0", (*ASCEND, "--", "--additional-config", "["), 2, "give a JSON object"),
         ("0.31.0", ASCEND, 0, "vLLM-Ascend was read up to 0.30"),
-        ("0.32.0", ("--engine", "embedded"), 2, "is ogrpo's: install it and run ogrpo-serve"),
+        ("0.32.0", ("--engine", "embedded"), 2, "embedded needs ogrpo: pip install"),
     ],
 )
 def test_what_takes_no_weights_is_refused_and_a_newer_version_named(

@@ -133,7 +133,7 @@ class Guards:
 def nothing_to_learn(record: Record) -> list[str]:
     """Returns what makes the answers of a first evaluation all alike, with the remedy."""
     remedies = {
-        "unjudged": "not judged: their reward failed, as the lines above say. Mend it",
+        "unjudged": "not judged: their reward failed, as the run's output says. Mend it",
         "unparsable": "unparsable: no answer was found in them to compare. Show the model how to"
         " end its answers, say where the answer stands (--reward.extraction marker, boxed or free),"
         " or judge by a reward of your own (--rewards FILE.py:NAME)",

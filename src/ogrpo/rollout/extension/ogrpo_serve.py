@@ -292,7 +292,8 @@ def main(arguments: Sequence[str]) -> int:
     before, more = split(arguments)
     options = parser().parse_args(before)
     if options.engine == "embedded":
-        print("--engine embedded is ogrpo's: install it and run ogrpo-serve", file=sys.stderr)
+        text = "--engine embedded needs ogrpo: pip install 'ogrpo[train]', and run ogrpo-serve"
+        print(text, file=sys.stderr)
         return 2
     version = find_version(options.python)
     if version is None and not options.dry_run:
