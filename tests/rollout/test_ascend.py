@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from ogrpo.rollout.extension import ogrpo_serve
-from tests.rollout.test_serve import built
+from tests.rollout.test_serve import ASCEND, built
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = "https://files.pythonhosted.org/packages/"
@@ -64,21 +64,13 @@ def release(request):
         return version, worker.read().decode()
 
 
-def command(version, *more):
-    return built("M", "--device", "ascend", *more, version=version)
-
-
 def additional(made):
     return json.loads(made.arguments[made.arguments.index("--additional-config") + 1])
 
 
 def worker_of(source, settings, environment, engine):
     """vLLM-Ascend's worker with its own code of a weight update, over our settings and engine."""
-    (worker,) = (
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "NPUWorker"
-    )
+    (worker,) = (n for n in ast.parse(source).body if getattr(n, "name", "") == "NPUWorker")
     names = {"_check_weight_transfer_engine", "_check_nz_disabled"}
     names |= {f"{name}_weight_update" for name in ("start", "finish")} | {"update_weights"}
     worker.body = [n for n in worker.body if isinstance(n, ast.FunctionDef) and n.name in names]
@@ -93,24 +85,21 @@ def worker_of(source, settings, environment, engine):
         ),
         "envs_ascend": SimpleNamespace(VLLM_ASCEND_ENABLE_NZ=nz),
         # 0.23 to 0.26 fall back to the variable, later ones to 1.
-        "get_ascend_config": lambda: SimpleNamespace(
-            weight_nz_mode=settings.get("weight_nz_mode", 1)
-        ),
+        "get_ascend_config": lambda: SimpleNamespace(**{"weight_nz_mode": 1, **settings}),
     }
     module = ast.Module([ast.parse("from __future__ import annotations").body[0], worker], [])
     exec(compile(module, "NPUWorker", "exec"), scope)
     made = scope["NPUWorker"]()
     made.weight_transfer_engine, made._weight_update_active, made.device = engine, False, "npu:0"
-    made.model_runner = SimpleNamespace(
-        model=SimpleNamespace(load_weights=None), reset_lora_state=lambda: None
-    )
+    model = SimpleNamespace(load_weights=None)
+    made.model_runner = SimpleNamespace(model=model, reset_lora_state=lambda: None)
     return made
 
 
 @pytest.mark.slow
 def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
     version, source = release
-    made, updates = command(version), []
+    made, updates = built("M", *ASCEND, version=version), []
     engine = SimpleNamespace(  # the calls that `ogrpo_transfer.ReleaseEngine` answers
         parse_update_info=lambda update: update,
         start_weight_update=lambda: None,
@@ -130,18 +119,17 @@ def test_a_weight_update_is_taken_with_what_ogrpo_serve_sets(release):
 
 
 def test_the_extra_goes_as_far_as_sources_were_read():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     least, newest = (tuple(map(int, v.split(".")[:2])) for v in (min(RELEASES), max(RELEASES)))
     assert newest == ogrpo_serve.ASCEND_UNTIL
     assert least == ogrpo_serve.OLDEST
-    assert extras["serve-ascend"] == [f"vllm-ascend>=0.{least[1]},<0.{newest[1] + 1}"]
+    needs = [f"vllm-ascend>=0.{least[1]},<0.{newest[1] + 1}"]
+    assert project["optional-dependencies"]["serve-ascend"] == needs
 
 
 def test_an_operators_own_additional_config_is_kept_beside_ours():
     for more in (["--additional-config", '{"a": 1}'], ['--additional-config={"a": 1}']):
-        made = command("0.30.0", "--", *more, "--block-size", "32")
+        made = built("M", *ASCEND, "--", *more, "--block-size", "32", version="0.30.0")
         assert additional(made) == {"a": 1, "weight_nz_mode": 0}
         assert made.arguments[-2:] == ["--block-size", "32"]
         assert sum(text.startswith("--additional-config") for text in made.arguments) == 1
