@@ -63,8 +63,7 @@ def answer(raw):
 
 
 GOOD = {"model": "policy", "prompt": [1, 2], "max_tokens": 3, "n": 2}
-
-
+UNSAMPLED = {**GOOD, "token_ids": [1], "sampling_params": 7}
 ODD = [
     # headers
     *(
@@ -116,12 +115,7 @@ ODD = [
     *(
         (request(body, path=f"/{path}"), status, message)
         for path, body, status, message in [
-            (
-                "inference/v1/generate",
-                {**GOOD, "token_ids": [1], "sampling_params": 7},
-                400,
-                "sampling_params is 7: give an object",
-            ),
+            ("inference/v1/generate", UNSAMPLED, 400, "sampling_params is 7: give an object"),
             ("collective_rpc", {"method": ["ogrpo_describe"]}, 500, ""),
             ("collective_rpc", {"method": "ogrpo_describe", "kwargs": {"x": 1}}, 400, ""),
             ("collective_rpc", {"method": "ogrpo_describe", "kwargs": []}, 400, ""),
@@ -141,9 +135,7 @@ def test_an_odd_request_is_answered(address, raw, status, message):
     assert message in body["error"]["message"]
 
 
-def test_what_the_server_itself_does_wrong_is_answered_and_logged_in_a_line(
-    service, address, caplog
-):
+def test_what_the_server_itself_does_wrong_is_answered_and_logged(service, address, caplog):
     def broken(*_):
         raise RuntimeError("\x1b[31mbroken")
 
@@ -188,9 +180,7 @@ def drip(address, head, body):
     ],
     ids=["head", "body"],
 )
-def test_a_client_that_sends_a_byte_now_and_then_is_given_up(
-    service, monkeypatch, bound, head, body, status
-):
+def test_a_dripping_client_is_given_up(service, monkeypatch, bound, head, body, status):
     monkeypatch.setattr(http_server, bound, 0.3)
     with running(Endpoint(service)) as server:
         said, sent = drip(server.server_address, head, body)
@@ -204,9 +194,8 @@ def test_half_open_connections_are_bounded_and_given_up(service, monkeypatch):
     with running(Endpoint(service)) as server, contextlib.ExitStack() as stack:
         address = server.server_address
         before = threading.active_count()
-        held = [
-            stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(300)
-        ]
+        opened = (socket.create_connection(address, timeout=30) for _ in range(300))
+        held = [stack.enter_context(each) for each in opened]
         refused = [each for each in held[20:] if each.recv(100).startswith(b"HTTP/1.1 503")]
         assert len(refused) >= 260
         assert threading.active_count() <= before + 20

@@ -80,16 +80,13 @@ def test_what_is_no_release_stays(tmp_path):
     assert len([*tmp_path.glob("v*/model.safetensors")]) == 4 + 2
 
 
-def test_a_failed_write_leaves_no_release(tmp_path):
-    store = Store(tmp_path)
+def test_a_write_that_fails_or_is_cut_off_leaves_nothing_beside_the_next(tmp_path, monkeypatch):
     bad = policy()
     bad["b.bias"][0] = np.nan
     with pytest.raises(ValueError, match=r"b\.bias has NaN.*the policy has diverged"):
-        store.write(bad, 1)
+        Store(tmp_path).write(bad, 1)
     assert not list(tmp_path.iterdir())
 
-
-def test_a_write_that_is_cut_off_leaves_nothing_beside_the_next_release(tmp_path, monkeypatch):
     def fill_the_disk(file, _):
         file.write_bytes(b"half of it")
         raise OSError("no space")
@@ -253,6 +250,7 @@ def entry(begin, end, shape=None, dtype="F32"):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
+WHOLE = json.dumps(entry(0, 16)).encode()
 LIES = {
     "overlapping": ({"a": entry(0, 12), "b": entry(8, 16)}, "invalid offset for tensor `b`"),
     "a gap": ({"a": entry(0, 4), "b": entry(8, 16)}, "invalid offset for tensor `b`"),
@@ -261,10 +259,7 @@ LIES = {
     "huge": ({"a": entry(0, 16, [1 << 40, 1 << 40])}, "overflow computing buffer size"),
     "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, "missing field `shape`"),
     "no dtype": ({"a": entry(0, 16, dtype="F99")}, "unknown variant `F99`"),
-    "twice": (
-        b'{"a": %(a)s, "a": %(a)s}' % {b"a": json.dumps(entry(0, 16)).encode()},
-        "its header has a name twice",
-    ),
+    "twice": (b'{"a": %(a)s, "a": %(a)s}' % {b"a": WHOLE}, "its header has a name twice"),
     "beyond": ({"a": entry(0, 32)}, "not fully covered"),
     "deep": (b"[" * 100_000, "invalid type: sequence"),
     "a long number": (b'{"a": ' + b"9" * 10_000 + b"}", "no readable safetensors file"),
@@ -354,9 +349,7 @@ def owner():
     return subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
 
 
-def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_uses_is_not(
-    tmp_path, monkeypatch
-):
+def test_what_a_killed_process_left_is_deleted_and_nothing_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with owner() as dead, owner() as living:
