@@ -44,9 +44,7 @@ def test_a_server_is_asked_below_the_address_that_a_client_of_v1_has(root, end):
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "::", "[::]", "0", ""])
 def test_every_interface_is_no_address_to_pull_from(listen):
-    with pytest.raises(
-        ValueError, match=r"^rollout\.listen is .*rollout\.advertise.* 127\.0\.0\.1"
-    ):
+    with pytest.raises(ValueError, match=r"^rollout\.listen is .*rollout\.advertise.* 127.0.0.1"):
         check_offer(listen, None, "rollout.", ["http://127.0.0.1:8000"])
     with pytest.raises(ValueError, match=r"^listen is .*give advertise.*such as 10\.0\.0\.5"):
         Options(transport="url", listen=listen)
@@ -57,9 +55,7 @@ def test_every_interface_is_no_address_to_pull_from(listen):
 def test_a_loopback_interface_is_refused_to_servers_elsewhere(monkeypatch):
     there = ("10.0.0.5", "10.0.0.9")
     monkeypatch.setattr(address, "route", {"http://gpu-1:8000": there}.get)
-    with pytest.raises(
-        ValueError, match=r"gpu-1:8000 is another .* rollout\.listen .* 10\.0\.0\.5"
-    ):
+    with pytest.raises(ValueError, match=r"gpu-1:8000 is another .* rollout\.listen .* 10.0.0.5"):
         check_loopback("127.0.0.1", ["http://gpu-0:8000", "http://gpu-1:8000"], "rollout.listen")
 
 

@@ -70,9 +70,6 @@ def test_equal_completions_are_refused_where_chance_does_not_explain_them():
     assert alike(threshold * 1.01, 2)[0].reason == "repeated"
 
 
-# --- an engine without a server ------------------------------------------------------------------
-
-
 def spoiling(name, value):
     """A sampling function that sets the first completion of the second prompt of its first batch."""
     first = [True]
@@ -90,14 +87,10 @@ def spoiling(name, value):
 
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
-    [
-        ("log_probs", np.nan, "log_probs"),
-        ("token_ids", 100, "tokens"),
-        ("finished", False, "length"),
-    ],
+    [("log_probs", np.nan, "log_probs"), ("token_ids", 99, "tokens"), ("finished", 0, "length")],
 )
 def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name, value, reason):
-    terms = Terms(SAMPLING, vocab_size=100)
+    terms = Terms(SAMPLING, vocab_size=99)
     engine = EmbeddedEngine(spoiling(name, value), batch_size=3, prompt_length=1)
     with collector(engine, 2, terms=terms) as source:
         for step in range(2):

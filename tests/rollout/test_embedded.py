@@ -68,11 +68,8 @@ def test_a_push_in_the_middle_of_a_call_leaves_its_groups_one_version_and_its_we
     embedded = EmbeddedEngine(push_then_echo, batch_size=2, prompt_length=5)
     embedded.publish(-1.0, 0)
     for version, params in ((0, -1.0), (2, -2.0)):  # two pushes a call, one a chunk
-        drawn = [
-            c
-            for group in embedded.generate(prompts(1, 2, 3), SAMPLING, 0)
-            for c in group.completions
-        ]
+        groups = embedded.generate(prompts(1, 2, 3), SAMPLING, 0)
+        drawn = [c for group in groups for c in group.completions]
         assert {c.policy_version for c in drawn} == {version}
         assert {float(x) for c in drawn for x in c.log_probs} == {params}
         assert embedded.version == version + 2
