@@ -32,6 +32,10 @@ def set_token(choice, value):
     choice["token_ids"][0] = value
 
 
+def set_span(choice, **changes):
+    choice["weight_versions"][0].update(changes)
+
+
 def drop(choice, count=1):
     """The last tokens."""
     del choice["token_ids"][-count:]
@@ -118,19 +122,10 @@ OF_ONE = {
     "logprobs null": (lambda c: c.update(logprobs=None), "malformed"),
 }
 OF_ONE_NATIVE = {  # in the dialect that tells of versions alone
-    "a version that nobody published": (
-        lambda c: c["weight_versions"][0].update(version="7"),
-        "version",
-    ),
-    "a version of a token too few": (lambda c: c["weight_versions"][0].update(start=1), "version"),
-    "a version without a number": (
-        lambda c: c["weight_versions"][0].update(version=1),
-        "malformed",
-    ),
-    "a token without a log-prob": (
-        lambda c: c["logprobs"]["content"][0].pop("logprob"),
-        "malformed",
-    ),
+    "a version that nobody published": (partial(set_span, version="7"), "version"),
+    "a version of a token too few": (partial(set_span, start=1), "version"),
+    "a version without a number": (partial(set_span, version=1), "malformed"),
+    "a token without a log-prob": (lambda c: content_of(c)[0].pop("logprob"), "malformed"),
     "log-probs without their tokens": (lambda c: c["logprobs"].update(content=[0.0]), "malformed"),
     "spans of text": (lambda c: c.update(weight_versions="v1"), "malformed"),
 }
@@ -150,10 +145,7 @@ FAULTS = {
     "the answer to another request": (to_another, "order"),
     "the answer to another prompt": (for_another_prompt, "order"),
     "a choice missing": (on_all(lambda choices: choices[:-1]), "count"),
-    "a choice too many": (
-        on_all(lambda choices: [*choices, {**choices[0], "index": len(choices)}]),
-        "count",
-    ),
+    "a choice too many": (on_all(lambda x: [*x, {**x[0], "index": len(x)}]), "count"),
     "a choice twice": (on_all(lambda choices: [choices[0], *choices[:-1]]), "repeated"),
     "one completion under several indices": (on_all(one_unlikely), "repeated"),
     "half a body": (lambda reply: json.dumps(reply)[: len(json.dumps(reply)) // 2], None),

@@ -16,6 +16,9 @@ from ogrpo.rollout.vllm.engine import parse_metrics
 from ogrpo.system import lock
 from tests.rollout.vllm.stub import serving
 
+EXPECTED = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[])
+engine_of = partial(VllmEngine, expected=EXPECTED, tensors_fn=dict, score_fn=print)
+
 
 @contextmanager
 def answering(answers, **headers):
@@ -67,10 +70,7 @@ ELSEWHERE = "https://me:SECRET@gpu.lan/in?key=SECRET"
         ({"/health": 307}, str, r"sends on to https://gpu\.lan, .*give that"),
         ({"/health": 200}, lambda url: url.replace("p:", "ps:"), "TLS fails .*: give http://"),
         ({}, lambda _: "http://nosuch.invalid:80", r"nosuch\.invalid is not known here .*: corr"),
-        *(
-            ({"/health": status}, str, f"answers {status}: something else than vLLM")
-            for status in (400, 404, 405)
-        ),
+        *(({"/health": n}, str, f"answers {n}: something else than vLLM") for n in (400, 404, 405)),
     ],
 )
 def test_what_waiting_does_not_help_is_said_without_what_is_secret_in_it(answers, change, message):
@@ -92,12 +92,11 @@ def test_what_waiting_does_not_help_is_said_without_what_is_secret_in_it(answers
 def test_the_environment_says_who_asks(monkeypatch, name, value, header):
     monkeypatch.setenv(name, value)
     options = Options(**credentials_of_environment(), attempts=1)
-    expected = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[])
     with answering({"/health": 401, "/collective_rpc": 401}) as (url, asked_by):
         with pytest.raises(RolloutError, match=r"401: it does not let us in.*OGRPO_API") as caught:
             ask_health(url)
         with pytest.raises(Exception, match="answered 401") as refused:
-            VllmEngine([url], expected=expected, tensors_fn=dict, score_fn=print, options=options)
+            engine_of([url], options=options)
     assert len(asked_by) > 1
     assert set(asked_by) == {header}
     for text in (str(caught.value), str(refused.value), repr(options)):
@@ -105,18 +104,13 @@ def test_the_environment_says_who_asks(monkeypatch, name, value, header):
         assert "\x1b" not in text
 
 
-def test_an_address_that_is_none_leaves_no_thread_behind():
-    expected, threads = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[]), active_count()
+def test_no_address_leaves_a_thread_behind_and_a_folder_of_weights_is_one_engines(tmp_path):
+    threads = active_count()
     with pytest.raises(ValueError, match="'nowhere' is no server URL"):
-        VllmEngine(["nowhere"], expected=expected, tensors_fn=dict, score_fn=print)
+        engine_of(["nowhere"])
     assert active_count() == threads
-
-
-def test_a_folder_of_weights_is_one_engines(tmp_path):
-    expected, options = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[]), Options(tmp_path)
-    engine_of = partial(VllmEngine, ["http://x"], expected=expected, tensors_fn=dict)
     with lock.held(tmp_path, "another run"), pytest.raises(ValueError, match=r"use .*another run"):
-        engine_of(score_fn=print, options=options)
+        engine_of(["http://x"], options=Options(tmp_path))
 
 
 def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
