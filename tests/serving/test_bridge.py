@@ -12,9 +12,7 @@ from tests.policy.test_lora import adapters
 from tests.policy.tiny import make_case, make_config, make_params, run_sampler
 
 
-@pytest.mark.parametrize(
-    ("large", "unstacked"), [(1 << 22, False), (1, True)], ids=["small", "large"]
-)
+@pytest.mark.parametrize(("large", "unstacked"), [(1 << 22, False), (1, True)])
 def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, unstacked):
     monkeypatch.setattr(bridge, "_LARGE", large)
     monkeypatch.setattr(bridge, "_LEAST_READ", 4)
@@ -30,9 +28,8 @@ def test_the_embedded_engine_draws_what_the_sampler_draws(monkeypatch, large, un
     for (n, g), length in np.ndenumerate(lengths):
         completion = groups[n].completions[g]
         np.testing.assert_array_equal(completion.token_ids, plain.token_ids[n, g, :length])
-        np.testing.assert_allclose(
-            completion.log_probs, plain.log_probs[n, g, :length], rtol=0, atol=1e-5
-        )
+        expected = plain.log_probs[n, g, :length]
+        np.testing.assert_allclose(completion.log_probs, expected, rtol=0, atol=1e-5)
         assert (completion.finish_reason == "stop") == bool(plain.finished[n, g])
 
 

@@ -22,12 +22,7 @@ TEXTS = world.TOKENIZER.sample_texts()
 def connect(urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, **options) -> VllmEngine:
     merged = Options(**{"timeout": 60.0, "patience": 90.0, **options})
     return connect_policy(
-        urls,
-        config,
-        eos_id=world.EOS,
-        max_length=max_length,
-        texts=texts,
-        options=merged,
+        urls, config, eos_id=world.EOS, max_length=max_length, texts=texts, options=merged
     )
 
 

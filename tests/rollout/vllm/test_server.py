@@ -259,19 +259,13 @@ def test_attempts_end_a_run_whose_proofs_fail():
 @pytest.mark.parametrize(
     ("status", "path", "message"),
     [
-        (
-            404,
-            "/collective_rpc",
-            r"takes no weights: start vLLM.*VLLM_SERVER_DEV_MODE=1.*asked 6 times",
-        ),
-        (500, "/v1/completions", r"completions answered 500: not now.*asked 6 times"),
+        (404, "/collective_rpc", "takes no weights: start vLLM.*VLLM_SERVER_DEV_MODE=1"),
+        (500, "/v1/completions", "completions answered 500: not now"),
     ],
 )
 def test_a_server_that_can_never_answer_is_told_from_one_that_is_busy(status, path, message):
-    for answer, patience, error, said in (
-        (status, 1e6, Refused, message),
-        (503, 300.0, Unavailable, "answered 503"),
-    ):
+    refusal = (status, 1e6, Refused, f"{message}.*asked 6 times")
+    for answer, patience, error, said in (refusal, (503, 300.0, Unavailable, "answered 503")):
         staged = Failing(lambda at, _: at == path, answer)
         with pytest.raises(error, match=said), started(staged, patience=patience):
             pass

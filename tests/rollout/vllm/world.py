@@ -24,10 +24,9 @@ PROMPTS = [np.array(ids, np.int32) for ids in ([1, 2, 3], [4, 5], [6], [7, 8, 9,
 
 def decoder(*, tied: bool = True) -> DecoderConfig:
     """Head size 32 is the least that vLLM serves."""
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "num_kv_heads": 1}
-    return make_config(
-        vocab_size=VOCAB, **sizes, head_dim=32, tie_embeddings=tied, max_positions=POSITIONS
-    )
+    heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 32, "tie_embeddings": tied}
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": VOCAB}
+    return make_config(**sizes, **heads, max_positions=POSITIONS)
 
 
 def make_params(config: DecoderConfig, seed: int) -> Params:
