@@ -76,28 +76,18 @@ def trained(*_):
     return None, StopRequest()
 
 
+AGAIN = "no step was taken, and no state is lost; begin again with:\n  {whole}"
 GO_ON = "go on with:\n  {program} --run-dir {folder} --resume"
+UNMOVED = f"no step was taken since the run was started, and no state is lost; {GO_ON}"
+OUTSIDE = [
+    ("SIGTERM", "same_model", AGAIN),
+    ("SIGHUP", "greedy_answers", UNMOVED),
+    ("SIGINT", "finish", f"training is saved; {GO_ON}"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "words"),
-    [
-        (
-            "SIGTERM",
-            "same_model",
-            "no step was taken, and no state is lost; begin again with:\n  {whole}",
-        ),
-        (
-            "SIGHUP",
-            "greedy_answers",
-            f"no step was taken since the run was started, and no state is lost; {GO_ON}",
-        ),
-        ("SIGINT", "finish", f"training is saved; {GO_ON}"),
-    ],
-)
-def test_a_signal_outside_of_the_loop_ends_a_run_with_our_words(
-    name, place, words, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(("name", "place", "words"), OUTSIDE)
+def test_a_signal_outside_of_the_loop_has_our_words(name, place, words, tmp_path, monkeypatch):
     number, folder = signal.Signals[name], tmp_path / "run"
     before = [signal.getsignal(each) for each in signal.Signals]
     if place == "finish":
@@ -132,20 +122,16 @@ def test_a_signal_that_comes_while_processes_agree_ends_the_run_a_step_later(tmp
 def test_the_last_lines_of_a_warm_start_that_sigterm_ends_are_ours(tmp_path):
     options = ["--run-dir", str(tmp_path / "run"), "--warm-start.steps=100000"]
     command = [sys.executable, "-m", "ogrpo", "train", *options]
-    env = {**os.environ, "OGRPO_CACHE_DIR": str(tmp_path / "cache")}
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-    )
+    env, pipe = {**os.environ, "OGRPO_CACHE_DIR": str(tmp_path / "cache")}, subprocess.PIPE
+    child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
     assert child.stdout is not None
     assert any("run directory" in line for line in child.stdout)
     child.send_signal(signal.SIGTERM)
     _, errors = child.communicate(timeout=60)
     assert child.returncode == INTERRUPTED
-    assert errors.splitlines()[-3:] == [
-        "SIGTERM: interrupted at once",
-        "no step was taken, and no state is lost; begin again with:",
-        f"  ogrpo train {' '.join(options)}",
-    ]
+    typed = f"ogrpo train {' '.join(options)}"
+    expected = f"SIGTERM: interrupted at once\n{AGAIN.format(whole=typed)}"
+    assert errors.splitlines()[-3:] == expected.splitlines()
 
 
 ROOT = Path(__file__).parents[2]
