@@ -43,8 +43,6 @@ CONFIG = main_study(
 TYPED = Invocation("ogrpo train --run-dir here", "ogrpo train")
 COSTS = ("seconds", "tokens/s", "collect/", "replay/unack", "replay/dropped")
 """What is measured, or counted since a process began, wrote a segment or set one aside."""
-
-
 MADE_ONCE = patch.object(arithmetic, "split", cache(arithmetic.split))
 """The problems of these runs are the same: most of what preparing one of them takes."""
 PROGRAMS: dict[str, Parts] = {}
@@ -75,24 +73,18 @@ def go_with(
     """The same, with some of its parts replaced: `group.name` -> what makes it of the real one."""
     config = replace(config, run_dir=folder, **changes)
     console = Console(file=StringIO(), width=200)
-    with (
-        MADE_ONCE,
-        closing(prepare(config)) as prepared,
-        open_run(config, TYPED, console) as opened,
-    ):
-        decoder, params = make_model(prepared, console)
-        devices = find_devices(prepared.config, decoder)
-        parts = make_parts_again(
-            prepared.config, prepared, decoder, devices=devices, experience=opened.experience
-        )
+
+    with MADE_ONCE, closing(prepare(config)) as ready, open_run(config, TYPED, console) as opened:
+        decoder, params = make_model(ready, console)
+        devices = find_devices(ready.config, decoder)
+        shared = {"devices": devices, "experience": opened.experience}
+        parts = make_parts_again(ready.config, ready, decoder, **shared)
         for place, make in faults.items():
             group, name = place.split(".")
             old = getattr(parts, group)
             new = replace(old, **{name: make(getattr(old, name))})
             parts = replace(parts, **{group: new})
-        session = Session(
-            prepared.config, opened, prepared, decoder, devices, parts, console, TYPED
-        )
+        session = Session(ready.config, opened, ready, decoder, devices, parts, console, TYPED)
         to_end(carry_out(session, params))
     return screen(console)
 

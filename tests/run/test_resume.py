@@ -20,6 +20,7 @@ from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
 from tests.run.small_run import PROGRAMS, failing, go, go_with, left, looking
 
+pytestmark = pytest.mark.slow
 CONFIG = replace(SMALL, rewards=(), schedule=Schedule(steps=2, prompts=2, evaluate_every=100))
 """With the rewards of the task, which count."""
 
@@ -51,10 +52,10 @@ def judged(run: Path) -> list[int]:
     return [sum(map(int, re.findall(rf"{kind} judged \w+<td>(\d+)", page))) for kind in kinds]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes", [{}, {"lora": Lora(rank=2), "trust_region": Region(kind="clip")}]
-)
+ADAPTED = {"lora": Lora(rank=2), "trust_region": Region(kind="clip")}
+
+
+@pytest.mark.parametrize("changes", [{}, ADAPTED])
 def test_a_resumed_run_holds_one_train_state_and_goes_on_counting(tmp_path, changes):
     run = tmp_path / "run"
     config = replace(CONFIG, run_dir=run, **changes)
@@ -101,7 +102,6 @@ def everything(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
-@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_set_aside_for_the_one_before(whole, copy):
     damaged = harm(copy, 4)
     said = go(copy, resume=True)
@@ -113,7 +113,6 @@ def test_a_damaged_newest_checkpoint_is_set_aside_for_the_one_before(whole, copy
     assert (aside / "arrays" / "d" / damaged[4]).is_file()
 
 
-@pytest.mark.slow
 def test_a_run_without_a_checkpoint_that_can_be_used_is_left_as_it_is(copy):
     damaged, before = harm(copy, 2, 3, 4), everything(copy)
     with pytest.raises(CheckpointError, match="--resume-from 0") as error:
@@ -122,7 +121,6 @@ def test_a_run_without_a_checkpoint_that_can_be_used_is_left_as_it_is(copy):
     assert everything(copy) == before
 
 
-@pytest.mark.slow
 def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     before = everything(copy)
     with pytest.raises(ValueError, match="no checkpoint of step 1; there are: 2, 3, 4, and 0"):
@@ -137,7 +135,6 @@ def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     assert left(copy) == left(whole)
 
 
-@pytest.mark.slow
 def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):
     """PPO's value head is in the checkpoints, though never in what is published."""
     ppo, run = replace(SMALL, algorithm="ppo"), tmp_path / "run"
@@ -147,7 +144,6 @@ def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):
     assert left(run) == whole
 
 
-@pytest.mark.slow
 def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
     """And where it is not recorded, the run says how biased its ratios are."""
     changes = {
@@ -178,7 +174,6 @@ STORY = [
 ]
 
 
-@pytest.mark.slow
 def test_a_run_that_errors_end_again_and_again_ends_as_one_that_none_did(tmp_path):
     """What is whole is saved first, and the way on is told beside the error."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
