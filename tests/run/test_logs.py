@@ -155,9 +155,8 @@ def test_a_log_says_what_it_can_teach(drawn, tmp_path, capsys):
     texts = [{"prompt": "a", "completion": "b", "log_probs": [-1.0] * 3, "reward": 1}] * 2
     assert main(["logs", str(written(tmp_path / "texts.jsonl", texts).path)]) == 0
     assert "1 prompts, 0 groups of 8" in capsys.readouterr().out
-    assert (
-        main(["logs", str(drawn), "--group-size", "2", "--model.path", str(drawn / "model")]) == 0
-    )
+    folder = ["logs", str(drawn), "--group-size", "2"]
+    assert main([*folder, "--model.path", str(drawn / "model")]) == 0
     said = capsys.readouterr().out
     assert "100.0% of the completions have a finite log-prob" in said
     assert "log pi/mu of 8 completions" in said
@@ -185,9 +184,8 @@ def test_the_figures_of_a_log_are_those_of_its_ratios():
     np.testing.assert_allclose(np.exp(figures.ratios), ratios, rtol=1e-5)
     assert figures.finite == 1
     assert figures.mass == pytest.approx(ratios.mean(), rel=1e-5)
-    assert figures.ess_sequence == pytest.approx(
-        ratios.sum() ** 2 / 80 / (ratios**2).sum(), rel=1e-5
-    )
+    share = ratios.sum() ** 2 / 80 / (ratios**2).sum()
+    assert figures.ess_sequence == pytest.approx(share, rel=1e-5)
     assert 0 < figures.gain < ((ratios - 1) * np.tile([1, 0], 40)).mean()
     assert figures.ess_token > figures.ess_sequence
     nothing = support(groups, lambda x: np.full(x.completion_ids.shape, np.nan), together=7)
