@@ -19,13 +19,12 @@ def trained(count, **figures):
 
 def at_one_and_eight(*shares):
     """Evaluations with Pass@1 and Pass@8."""
-    return [
-        evaluated(n, one) | evaluated(n, eight, key="pass@8/sampled")
-        for n, (one, eight) in enumerate(shares)
-    ]
+    pairs = enumerate(shares)
+    return [evaluated(n, a) | evaluated(n, b, key="pass@8/sampled") for n, (a, b) in pairs]
 
 
 QUIET = {"reward": 0.4, "reward/math": 0.4, "kl/pi_mu": 0.02, "ratio/tail": 1.2}
+FAILING = {**QUIET, "reward/math": 0.0}
 TABLE = [
     ("a sound run", [evaluated(0, 0.3), *trained(50, **QUIET), evaluated(50, 0.7)], []),
     ("noise", [evaluated(0, 0.3), evaluated(1, 0.7), evaluated(2, 0.61)], []),
@@ -51,16 +50,12 @@ TABLE = [
     (
         "of one reward, of one problem: bounds are not known, and later is not the start",
         [
-            {"step": n, "heldout/reward/sampled": 2.0, "heldout/equal": 1.0 - (n == 0)}
-            for n in range(3)
+            {"step": n, "heldout/reward/sampled": 2.0, "heldout/equal": float(n > 0)}
+            for n in (0, 1, 2)
         ],
         [],
     ),
-    (
-        "no success",
-        [evaluated(0, 0.3), *trained(NO_SUCCESS + 5, **{**QUIET, "reward/math": 0.0})],
-        ["no success"],
-    ),
+    ("no success", [evaluated(0, 0.3), *trained(NO_SUCCESS + 5, **FAILING)], ["no success"]),
     (
         "nothing collected is no failure",
         [evaluated(0, 0.3), *trained(NO_SUCCESS + 5, reward=None, **{"reward/math": 0.0})],
@@ -71,11 +66,7 @@ TABLE = [
         [evaluated(0, 0.3), *trained(NO_SUCCESS, reward=0.0, zero_variance=1.0)],
         ["no success"],
     ),
-    (
-        "equal rewards, where no reward decides",
-        trained(NO_SUCCESS, reward=0.5, zero_variance=1.0),
-        ["no success"],
-    ),
+    ("no reward decides", trained(NO_SUCCESS, reward=0.5, zero_variance=1.0), ["no success"]),
     ("a high tail", trained(WINDOW + 5, **{**QUIET, "ratio/tail": 4.0}), ["signal"]),
     ("a spike", [*trained(1, **{"kl/pi_mu": 5.0}), *trained(20, **QUIET)], []),
     ("a cut sampler, once", trained(3, **{**QUIET, "ratio/bias": -0.1}), ["signal"]),

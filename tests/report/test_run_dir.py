@@ -13,12 +13,8 @@ from ogrpo.system.files import parse_json, replacing
 
 def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
     run = RunDir.create(tmp_path / "run")
-    sick = {
-        "kl/mu_pi": math.nan,
-        "ess": 0.5,
-        "reuse/use": math.inf,
-        "deep": {"a": [1.0, -math.inf]},
-    }
+    sick = {"kl/mu_pi": math.nan, "ess": 0.5, "reuse/use": math.inf}
+    sick["deep"] = {"a": [1.0, -math.inf]}
     with run.metrics_writer() as metrics:
         metrics.write({"step": 1, "completions": 8, **sick})
         metrics.write({"step": 2, "completions": 16, "kl/mu_pi": 0.25, "ess": 0.5})
@@ -45,10 +41,7 @@ def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
     assert [line["step"] for line in read_records(run.tokens)] == [1]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "is not JSON"), ("[1]", "must hold a JSON object")],
-)
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[1]", "hold a JSON object")])
 def test_a_damaged_config_is_named_with_a_remedy(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(RunDirError, match=rf"(?s)config\.json.*{message}.*mend it, or put back"):
