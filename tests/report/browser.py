@@ -84,11 +84,8 @@ def browser():
     """Starts a browser, and ends it with the block."""
     with subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
         try:
-            port = next(
-                filter(
-                    None, (re.search(r"successfully on port (\d+)", line) for line in driver.stdout)
-                )
-            )[1]
+            lines = (re.search(r"successfully on port (\d+)", line) for line in driver.stdout)
+            port = next(filter(None, lines))[1]
             options = {"binary": CHROMIUM, "args": FLAGS.split()}
             wishes = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             root = f"http://127.0.0.1:{port}/session"

@@ -63,9 +63,8 @@ def test_a_token_shows_its_values_under_the_pointer_and_keeps_them_when_clicked(
     token = '#tokens .answer:first-of-type [data-token="4"]'
     window.hover(token)
     shown = window.text("#token-detail")
-    assert shown.startswith(
-        "“ 7”, token 5 of 9: ratio 3.4903 (log +1.250), log π −0.250, log μ −1.500"
-    )
+    figures = "ratio 3.4903 (log +1.250), log π −0.250, log μ −1.500"
+    assert shown.startswith(f"“ 7”, token 5 of 9: {figures}")
     assert shown.endswith("advantage +0.750, clipped: the method removed its gradient.")
     window.click(token)
     window.hover("h1")
@@ -74,18 +73,15 @@ def test_a_token_shows_its_values_under_the_pointer_and_keeps_them_when_clicked(
     shown = window.text("#token-detail")
     assert "“ =”, token 4 of 9: ratio 1.0000" in shown
     assert shown.endswith("not clipped.")
-    assert window.js(f"getComputedStyle(document.querySelector('{token}')).backgroundColor") != (
-        window.js("getComputedStyle(document.querySelector('[data-token=\"3\"]')).backgroundColor")
-    )
+    style = "getComputedStyle(document.querySelector('{}')).backgroundColor"
+    assert window.js(style.format(token)) != window.js(style.format('[data-token="3"]'))
 
 
 def test_a_search_leaves_what_has_the_words_and_marks_them(window, run):
     window.open(run.report)
     window.write("#search", "DON'T kn")
-    assert (
-        window.js(f"{ANSWERS}.map(a => a.querySelector('.prompt').innerText)")
-        == ["Bob sleeps."] * 2
-    )
+    prompts = window.js(f"{ANSWERS}.map(a => a.querySelector('.prompt').innerText)")
+    assert prompts == ["Bob sleeps."] * 2
     assert window.text("#token-count").startswith("2 of 4 completions with")
     marked = "[...document.querySelectorAll('#tokens .answer:first-of-type .match')]"
     assert window.js(f"{marked}.map(t => t.textContent)") == [" don't", " know"]

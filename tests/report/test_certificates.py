@@ -32,9 +32,8 @@ def line_of(gains, delta=0.05):
 def test_the_bound_of_doubles_is_never_above_what_whole_numbers_accept(seed):
     """And hardly below: the claim and 1e-6 more is refused, if the bound is above its least."""
     rng = np.random.default_rng(seed)
-    drawn = rng.normal(
-        rng.choice([-0.02, 0.01, 0.2]), rng.choice([0.01, 0.3, 2.0]), 10 ** (seed % 4)
-    )
+    mean, spread = rng.choice([-0.02, 0.01, 0.2]), rng.choice([0.01, 0.3, 2.0])
+    drawn = rng.normal(mean, spread, 10 ** (seed % 4))
     gains = np.clip(drawn, -1, 31).astype(np.float32).astype(np.float64)
     for delta in (0.05, 0.001):
         stated = claim(json.loads(json.dumps(line_of(gains, delta))))
@@ -60,12 +59,13 @@ def test_numbers_that_no_certificate_has_are_not_accepted(changes):
     assert not is_accepted(stated._replace(**changes))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"gains": None}, {"scale": 1e3}, {"delta": "1/0"}, {"old_weights": "z"}]
-)
-def test_a_line_that_is_no_certificate_is_named(tmp_path, changes):
+WRONG = {"gains": None, "scale": 1e3, "delta": "1/0", "old_weights": "z"}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_line_that_is_no_certificate_is_named(tmp_path, field):
     file, line = tmp_path / "certificates.jsonl", line_of(np.full(9, 0.5))
-    file.write_text(f"{json.dumps(line)}\n{json.dumps(line | changes)}\n")
+    file.write_text(f"{json.dumps(line)}\n{json.dumps(line | {field: WRONG[field]})}\n")
     with pytest.raises(ValueError, match=r"certificates\.jsonl, line 2, is no certificate .*mend"):
         read_claims(file)
 
@@ -82,9 +82,7 @@ def test_stakes_are_the_loops():
 
 def test_a_seal_changes_with_every_number():
     stated = claim(line_of(np.linspace(-0.5, 0.9, 50)))
-    others = [
-        stated._replace(**{name: getattr(stated, name) + 1}) for name in ("old", "new", "scale")
-    ]
+    others = [stated._replace(**{x: getattr(stated, x) + 1}) for x in ("old", "new", "scale")]
     others += [stated._replace(delta=Fraction(1, 21)), stated._replace(bound=stated.bound - 1)]
     others += [stated._replace(gains=stated.gains[:n] + stated.gains[n + 1 :]) for n in range(50)]
     assert len({seal(each) for each in (stated, *others)}) == 56
@@ -94,9 +92,8 @@ def test_a_run_keeps_what_proves_its_certificates(tmp_path, capsys):
     terms, run = Certification(delta=0.9, completions=16), RunDir(tmp_path / "run")
     go(run.path, certificate=terms)
     text, records = run.certificates.read_text(), run.read_metrics()
-    bounds = {
-        r["step"]: r["certificate/bound"] for r in records if (r["certificate/bound"] or 0) > 0
-    }
+    stated = {r["step"]: r["certificate/bound"] or 0 for r in records}
+    bounds = {step: bound for step, bound in stated.items() if bound > 0}
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["step"] for line in lines] == [*bounds] == [3, 4]
     for line in lines:

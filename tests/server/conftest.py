@@ -61,9 +61,8 @@ class RealServer:
         # The first request compiles for tens of seconds, which no timeout should have to allow.
         body = {"model": "policy", "prompt": [1, 2, 3], "max_tokens": 4, "logprobs": 0}
         for more in ({"temperature": 1.0}, {"temperature": 0.0, "prompt_logprobs": 0}):
-            reply = httpx.post(
-                f"{self.url}/v1/completions", json={**body, **more}, timeout=180, trust_env=False
-            )
+            options = {"json": {**body, **more}, "timeout": 180, "trust_env": False}
+            reply = httpx.post(f"{self.url}/v1/completions", **options)
             assert reply.status_code == 200, reply.text
         return self
 
