@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,12 +11,9 @@ from hypothesis import strategies as st
 from ogrpo.system.files import read_json, replacing, replacing_file, write_json, write_text
 
 
-def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(
-    tmp_path: Path,
-) -> None:
+def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(tmp_path):
     file = tmp_path / "config.json"
     write_json(file, {"kept": True})
-
     full = pytest.raises(OSError, match=r"No space left.*/config.json")
     with full, replacing(file) as out:
         out.write("half of")
@@ -28,18 +24,14 @@ def test_an_error_in_the_middle_leaves_the_old_content_and_nothing_beside_it(
     assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_a_file_is_synchronised_before_its_name_and_the_name_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    sync, replace = os.fsync, os.replace
+def test_a_file_is_synchronised_before_its_name_and_the_name_after(tmp_path, monkeypatch):
+    order, sync, replace = [], os.fsync, os.replace
 
-    def watched_sync(handle: int) -> None:
-        kind = "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
-        order.append(kind)
+    def watched_sync(handle):
+        order.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
         sync(handle)
 
-    def watched_replace(source: Path, target: Path) -> None:
+    def watched_replace(source, target):
         order.append("rename")
         replace(source, target)
 
@@ -66,9 +58,7 @@ def test_a_file_is_synchronised_before_its_name_and_the_name_after(
         ("", "not JSON"),
     ],
 )
-def test_what_no_reader_can_use_is_refused_by_the_files_name(
-    tmp_path: Path, text: str, reason: str
-) -> None:
+def test_what_no_reader_can_use_is_refused_by_the_files_name(tmp_path, text, reason):
     file = tmp_path / "odd.json"
     file.write_text(text)
     with pytest.raises(ValueError, match=reason) as caught:
@@ -76,9 +66,7 @@ def test_what_no_reader_can_use_is_refused_by_the_files_name(
     assert str(file) in str(caught.value)
 
 
-def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(
-    tmp_path: Path,
-) -> None:
+def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(tmp_path):
     file = tmp_path / "model"
     before = os.umask(0o027)
     try:
@@ -90,18 +78,15 @@ def test_a_writer_of_its_own_replaces_a_file_whole_with_the_users_permissions(
     assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"new", 0o640)
 
 
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    st.none() | st.booleans() | st.integers() | FINITE | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 
 @given(VALUES)
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+def test_what_is_written_is_read(tmp_path_factory, value):
     file = tmp_path_factory.getbasetemp() / "round.json"
     write_json(file, value)
     assert read_json(file) == value

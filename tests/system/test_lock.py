@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -23,16 +22,10 @@ time.sleep(600)
 """
 
 
-def holder(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
 def test_another_process_is_refused_by_name_until_the_holder_dies(tmp_path):
-    with holder(tmp_path) as process:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
         with pytest.raises(lock.Taken, match=rf"process {process.pid} on .*train --seed 7"):
             lock.take(tmp_path, "mine")
         assert not lock.belongs_here(tmp_path)
