@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cloudpickle
@@ -23,9 +24,8 @@ def start():
     workers = []
 
     def start(function, memory_gib=2.0):
-        workers.append(
-            WorkerProcess({"f": cloudpickle.dumps(function)}, memory_gib=memory_gib, files={})
-        )
+        functions = {"f": cloudpickle.dumps(function)}
+        workers.append(WorkerProcess(functions, memory_gib=memory_gib, files={}))
         workers[-1].load(60.0)
         return workers[-1]
 
@@ -66,17 +66,14 @@ def test_what_a_function_prints_or_reads_does_not_touch_the_protocol(start, capf
 
 
 def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
-    worker, answers = start(functions.overruns), []
-    asking = threading.Thread(
-        target=lambda: answers.append(worker.call("f", {"completions": ["bad"]}, seconds=60.0))
-    )
-    asking.start()
-    time.sleep(0.1)
-    worker.kill("for a test")
-    asking.join(20.0)
-    assert [(r.kind, r.ended, r.message) for r in answers] == [
-        ("died", True, "its process ended: for a test")
-    ]
+    worker = start(functions.overruns)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(worker.call, "f", {"completions": ["bad"]}, seconds=60.0)
+        time.sleep(0.1)
+        worker.kill("for a test")
+        reply = answer.result(20.0)
+    assert (reply.kind, reply.ended) == ("died", True)
+    assert reply.message == "its process ended: for a test"
     assert worker.call("f", {"completions": []}, seconds=9.0).kind == "died"
 
 
@@ -131,27 +128,17 @@ def test_processes_end_when_the_caller_is_killed(tmp_path):
 
 
 def test_closing_ends_all_processes_and_what_is_under_way():
-    p = pool(functions.overruns, functions.judge)
-    raised = []
-
-    def score(text):
-        try:
-            p.score(request(text))
-        except RuntimeError as error:
-            raised.append(str(error))
-
-    before = threading.active_count()
-    threads = [threading.Thread(target=score, args=(text,)) for text in ("bad", "bad", "block")]
-    for thread in threads:
-        thread.start()
-    assert eventually(lambda: p.metrics()["reward/processes"] == 3)
-    children = [worker._child._process for worker in p._workers._workers]
-    time.sleep(0.1)
-    p.close()
-    p.close()
-    for thread in threads:
-        thread.join(20.0)
-    assert raised == ["the pool of rewards was closed."] * 3
+    p, before = pool(functions.overruns, functions.judge), threading.active_count()
+    with ThreadPoolExecutor(3) as threads:
+        scored = [threads.submit(p.score, request(text)) for text in ("bad", "bad", "block")]
+        assert eventually(lambda: p.metrics()["reward/processes"] == 3)
+        children = [worker._child._process for worker in p._workers._workers]
+        time.sleep(0.1)
+        p.close()
+        p.close()
+    for each in scored:
+        with pytest.raises(RuntimeError, match=r"^the pool of rewards was closed\.$"):
+            each.result()
     assert len(children) == 3
     assert all(child.returncode is not None for child in children)
     assert eventually(lambda: threading.active_count() <= before)
