@@ -52,12 +52,10 @@ def test_answers_and_metrics_are_kept_and_shown(tmp_path, console):
     options = EvalConfig(output=output)
     check_files(options)
     answers = collect_answers(chunks(), options, total=6, console=console)
-    readers = {"correct": str}
-    summarised = show(
-        answers, options, title="math", settings={"seed": 0}, console=console, answers_of=readers
-    )
+    how = {"title": "math", "settings": {"seed": 0}, "answers_of": {"correct": str}}
+    summarised = show(answers, options, console=console, **how)
     assert output.read_bytes() == b"".join(map(to_line, answers))
-    assert summarised == summary(answers, answers_of=readers)
+    assert summarised == summary(answers, answers_of={"correct": str})
     kept = json.loads((tmp_path / "[bold]math.metrics.json").read_text())
     assert kept == {"settings": {"seed": 0}, "metrics": summarised}
     shown = console.file.getvalue()

@@ -51,10 +51,8 @@ def test_help_is_light_and_algorithms_have_a_list_of_their_own(capsys):
     program = "import sys; from ogrpo.cli.main import main\ntry: main([sys.argv[1], '--help'])\n"
     program += "finally: print({'jax', 'numpy', 'pyarrow', 'httpx'} & {*sys.modules})"
     for name in ("train", "eval"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, name], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.splitlines()[-1] == "set()"
+        shown = subprocess.check_output([sys.executable, "-c", program, name], text=True)
+        assert shown.splitlines()[-1] == "set()"
     with pytest.raises(SystemExit):
         parse(["--algorithms"], program="ogrpo train", preset="none")
     assert "off_policy_grpo: the clip of pi/mu" in capsys.readouterr().out
@@ -78,10 +76,9 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "cause", "code", "traced", "last"), ENDS)
-def test_whatever_ends_a_command_the_last_lines_are_ours(
-    monkeypatch, capsys, error, cause, code, traced, last
-):
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_ends_a_command_the_last_lines_are_ours(monkeypatch, capsys, end):
+    error, cause, code, traced, last = end
     error.__context__ = cause
     monkeypatch.setattr("ogrpo.cli.env.main", Mock(side_effect=error))
     monkeypatch.setattr("atexit.register", lambda _function: None)
@@ -203,10 +200,7 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
         ("logs log.jsonl --temperature 2", "--prompt-length, --max-tokens, --system and --temper"),
         ("model smollm2-135m model", "model exists: name another one"),  # before it is fetched
         ("report model", "model is no run's folder: its config.json names no task"),
-        (
-            "eval --task TASK --model.path nowhere",
-            "nowhere is no folder, no GGUF file and no known",
-        ),
+        ("eval --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no know"),
         ("eval --task TASK", "evaluation needs a model: give --model.path"),
         ("train --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no kn"),
     ],
