@@ -4,13 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogrpo.rewards.extract import (
-    boxed_answer,
-    choice_answer,
-    free_answer,
-    last_boxes,
-    marker_answer,
-)
+from ogrpo.rewards import extract as extractors
+from ogrpo.rewards.extract import boxed_answer, choice_answer, free_answer, marker_answer
 from ogrpo.rewards.text import is_text, same_text
 
 MARKED = {
@@ -54,11 +49,7 @@ CHOICES = {
     "The answer is a dog.": None,
     "B": None,
 }
-FREE = {
-    r"It is 3, so \boxed{4}.": r"\boxed{4}",
-    " It is 3. ": "It is 3.",
-    "  ": None,
-}
+FREE = {r"It is 3, so \boxed{4}.": r"\boxed{4}", " It is 3. ": "It is 3.", "  ": None}
 
 
 @pytest.mark.parametrize(
@@ -73,8 +64,8 @@ def test_hostile_completions_cost_no_more_than_their_length():
     """Without a bound of their own, as they are read in the trainer's threads."""
     assert choice_answer(f"The answer{' ' * 3_000}is{' ' * 3_000}:{' ' * 3_000}b") is None
     text = r"\boxed{1}, \boxed{2}, " * 20_000
-    assert last_boxes(text) == r"\boxed{1, 2}"
-    assert last_boxes("\\boxed{" * 100_000) is None
+    assert extractors.last_boxes(text) == r"\boxed{1, 2}"
+    assert extractors.last_boxes("\\boxed{" * 100_000) is None
 
 
 @pytest.mark.parametrize("extract", [boxed_answer, free_answer, choice_answer, marker_answer])
@@ -86,8 +77,6 @@ def test_no_answer_is_taken_from_a_thought(extract):
     for silent in (f"<think>{other}</think>", f"<think>{other}", f"{other} </think> "):
         assert extract(silent) is None
 
-
-# Texts
 
 TEXTS = [
     r"\text{Evelyn}", r"\text{June 20}", r"\text{(B)}", r"\textbf{(C)}", r"\mathrm{even}", "(B)",

@@ -147,22 +147,17 @@ def test_none_is_not_judged_and_left_out_of_the_sum():
     assert re.search(message, alone.failures[0].message)
 
 
-# Batches that some completions, or somebody outside, disturb
-
 N, FEW, PROCESSES = 256, 8, 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "kind", "first"),
-    [
-        (functions.hangs, "timeout", 120),
-        (functions.takes_memory, "memory", 0),
-        (functions.dies, "died", N - FEW),
-    ],
+    [("hangs", "timeout", 120), ("takes_memory", "memory", 0), ("dies", "died", N - FEW)],
 )
 def test_eight_of_256_fail_alone_wherever_they_stand(function, kind, first):
     """Neighbours, as the completions of one hard prompt are."""
+    function = getattr(functions, function)
     texts = [BAD if first <= n < first + FEW else str(n) for n in range(N)]
     with pool(function, processes=PROCESSES, seconds=1.0) as p:
         scores = p.score(request(*texts))
@@ -202,9 +197,6 @@ def test_a_process_that_somebody_kills_or_stops_costs_no_completion_its_reward(t
     assert scores.failures == ()
     assert metrics["reward/processes"] == 2
     assert metrics["reward/failed"] == 0
-
-
-# Threads and processes
 
 
 def test_slow_rewards_and_groups_of_several_threads_are_judged_at_the_same_time(tmp_path):
@@ -299,10 +291,8 @@ def test_what_cannot_be_pickled_is_named():
     message = r"reward 'locked' \(.*test_pool\.py:\d+\) cannot be sent .*lock"
     with pytest.raises(ValueError, match=message):
         pool(locked)
-    with (
-        pool(functions.length) as p,
-        pytest.raises(ValueError, match=r"'mutex' cannot be sent to a process: .*lock"),
-    ):
+    refused = pytest.raises(ValueError, match=r"'mutex' cannot be sent to a process: .*lock")
+    with pool(functions.length) as p, refused:
         p.score(request("a", mutex=lock))
 
 
@@ -311,9 +301,6 @@ def test_a_bound_that_bounds_nothing_is_refused():
         pool(functions.length, processes=0)
     with pytest.raises(ValueError, match="seconds is inf; give a finite number > 0"):
         pool(functions.length, seconds=float("inf"))
-
-
-# Coroutines side by side in one process, and functions that run loops of their own
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -55,8 +55,6 @@ def test_coroutines_are_known_in_all_their_forms_and_cannot_be_bounded():
         Reward("judge", judge)
 
 
-# Files and modules
-
 FILE = """
 import threading
 from beside_the_file import SCALE
