@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import add, floordiv, mul, sub
 
 import pytest
 from hypothesis import given
@@ -14,12 +15,7 @@ from ogrpo.tasks.arithmetic import Teacher, WordProblem, demonstrate, generate, 
 from ogrpo.tasks.problems import final_answer
 
 FAULTLESS = Teacher(**dict.fromkeys(vars(Teacher()), 0.0))
-COMPUTE = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a // b,
-}
+COMPUTE = {"+": add, "-": sub, "*": mul, "/": floordiv}
 # What each sentence does to the amount, as a reader of English understands it.
 SENTENCES = {
     r"\w+ (finds|buys|has) (?P<n>\d+) more": COMPUTE["+"],
@@ -112,10 +108,10 @@ def test_all_equations_and_ways_to_tell_a_step_are_drawn():
         assert any(re.fullmatch(pattern, sentence) for sentence in sentences), pattern
 
 
-@given(
-    st.integers(0, 2**32 - 1),
-    st.builds(Teacher, wrong_operator=st.floats(0, 1), wrong_operand=st.floats(0, 1)),
-)
+SHARES = st.floats(0, 1)
+
+
+@given(st.integers(0, 2**32 - 1), st.builds(Teacher, wrong_operator=SHARES, wrong_operand=SHARES))
 def test_a_careless_answer_keeps_the_form_and_the_range(seed, teacher):
     for problem in demonstrate(generate(4, seed), seed, teacher):
         equation = r"\d{1,2} [-+*/] [1-9]\d? = \d{1,2}"

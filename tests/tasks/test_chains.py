@@ -51,9 +51,8 @@ def test_the_teacher_is_right_as_often_as_its_beliefs_say():
     shown = [chains.demonstrate(PROBLEMS, seed) for seed in range(8)]
     for kind in chains.SHARES:
         ours = [n for n, problem in enumerate(PROBLEMS) if problem.kind == kind]
-        right = [
-            final_answer(answers[n]) == final_answer(PROBLEMS[n]) for answers in shown for n in ours
-        ]
+        pairs = [(answers[n], PROBLEMS[n]) for answers in shown for n in ours]
+        right = [final_answer(answer) == final_answer(problem) for answer, problem in pairs]
         believed = [np.prod([FACTS[word].right for word in words_of(PROBLEMS[n])]) for n in ours]
         expected = np.array(believed) * (1 - chains.SLIP) ** chains.STEPS
         error = (np.mean(expected) * (1 - np.mean(expected)) / len(right)) ** 0.5
