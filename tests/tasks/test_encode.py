@@ -39,15 +39,13 @@ def test_the_system_prompt_and_the_template_s_variables_are_reachable():
 
 
 @pytest.mark.parametrize(
-    ("options", "example", "options_of_call", "message"),
+    ("options", "example", "how", "message"),
     [
         ({}, CHAT, {}, r"own\.jsonl:4: the prompt is chat messages and this tokenizer has no chat template: use a model"),
         ({}, TEXT, {"system": "Be brief."}, r"own\.jsonl:3: system prompt 'Be brief\.': it needs a chat template"),
         ({"chat_template": "{% if messages %}Hello.{% endif %}"}, TEXT, {}, r"own\.jsonl:3: the chat template that begins '\{% if messages.*drops the question: 'What is 12.*Use a template"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_rendered_is_an_error_that_names_the_line(
-    options, example, options_of_call, message
-):
+def test_what_cannot_be_rendered_is_an_error_that_names_the_line(options, example, how, message):
     with pytest.raises(ValueError, match=message):
-        encode_example(example, made(**options), **options_of_call)
+        encode_example(example, made(**options), **how)

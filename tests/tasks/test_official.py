@@ -248,10 +248,7 @@ def test_the_tables_of_the_page_hold_every_task_and_its_protocol():
         for cells in rows
         if re.fullmatch(r"\d+", cells[1])
     }
-    expected = {
-        name: [r.protocol.samples, r.protocol.temperature, r.protocol.max_tokens]
-        for name, r in TASKS.items()
-    }
-    assert protocols == expected
+    of = {name: reader.protocol for name, reader in TASKS.items()}
+    assert protocols == {k: [p.samples, p.temperature, p.max_tokens] for k, p in of.items()}
     named = [cells[0].strip("| `") for cells in rows]
     assert all(named.count(name) == 2 for name in TASKS)

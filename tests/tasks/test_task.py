@@ -39,15 +39,12 @@ def test_a_file_becomes_a_task(tmp_path):
     assert len(texts) == 2 * len(task)
     assert not set(texts) & set(prompts(task.heldout))
     numbered = {e.source: e for e in (*task.train, *task.heldout)}
-    assert numbered[f"{file}:3"] == Example(
-        "How many is 2 + 1 ?", {"answer": "3", "solution": "2 + 1 = 3"}, "anywhere"
-    )
+    columns = {"answer": "3", "solution": "2 + 1 = 3"}
+    assert numbered[f"{file}:3"] == Example("How many is 2 + 1 ?", columns, "anywhere")
 
 
 def test_solutions_are_found_where_the_first_row_has_none():
-    made = [
-        {"prompt": f"{i} ?", "answer": "1"} | ({"solution": "1"} if i else {}) for i in range(9)
-    ]
+    made = [{"prompt": "0 ?", "answer": "1"}, *rows(9)]
     assert Task.from_iterable(made, rewards=[right]).solutions == "solution"
 
 
@@ -116,9 +113,6 @@ def test_gold_answers_are_checked_when_they_are_read(tmp_path):
     write(file, made)
     with pytest.raises(ValueError, match=r"own\.jsonl:6: '\.' has no letters to compare"):
         Task.from_jsonl(file, rewards=[ExactMatch()], heldout=2)
-
-
-# The held-out split
 
 
 def test_the_cut_has_the_size_that_is_asked_for():
@@ -201,9 +195,6 @@ def test_the_reward_that_says_what_is_right_is_one_that_judges_held_out_answers(
     assert (task.success, task.evaluated_on(exam).success) == ("right", None)
     with pytest.raises(ValueError, match=r"success is 'rigth', .* judged by \['right', 'brief'\]"):
         Task.from_iterable(rows(20), rewards=[right, brief], success="rigth")
-
-
-# The `datasets` library
 
 
 def test_the_splits_of_a_data_set_are_taken_as_they_are():
