@@ -30,9 +30,7 @@ from ogrpo.rollout.weights import Store
 from ogrpo.tasks.rows import read_rows
 from tests.fuzz.mutations import broken
 
-ROOT = Path(__file__).parents[2]
-
-GOLDEN = ROOT / "tests" / "policy" / "golden"
+GOLDEN = Path(__file__).parents[2] / "tests" / "policy" / "golden"
 SECONDS = 20
 GIB = 1.0
 """Of growth, over all cases of a target."""
@@ -125,9 +123,8 @@ def outcome(load, folder):
         said = str(error)
         # A server knows releases by their files' names alone.
         of_release = ("manifest.json", "model.safetensors", "the release")
-        known = str(folder) in said or (
-            isinstance(error, releases.Refusal) and any(word in said for word in of_release)
-        )
+        names = of_release if isinstance(error, releases.Refusal) else ()
+        known = any(name in said for name in (str(folder), *names))
         return "refused" if known else f"no name in {error!r:.300}"
     except BaseException as error:  # a panic of a library is no Exception
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -71,7 +71,5 @@ def test_the_endings_that_the_harness_and_we_call_right():
             verdicts["strict"].add(judged_by(strict, metric, text, target))
             verdicts["flexible"].add(judged_by(flexible, metric, text, target))
             verdicts["ours"].add(reward.judge(text, "stop", gold) == "correct")
-        endings[ending] = tuple(
-            only.pop() if len(only) == 1 else None for only in verdicts.values()
-        )
+        endings[ending] = tuple(x.pop() if len(x) == 1 else None for x in verdicts.values())
     assert endings == ENDINGS
