@@ -44,12 +44,8 @@ def test_means_lie_within_the_values(values, mask):
 @for_all(log_probs, log_probs, log_probs, masks)
 def test_log_ratios_chain_and_reverse(a, b, c, mask):
     a, b, c, mask = map(jnp.asarray, (a, b, c, mask))
-    for fn in (
-        ratios.log_ratio,
-        ratios.sequence_log_ratio,
-        ratios.prefix_log_ratio,
-        ratios.mean_log_ratio,
-    ):
+    for kind in ("", "sequence_", "prefix_", "mean_"):
+        fn = getattr(ratios, f"{kind}log_ratio")
         chained = fn(a, b, mask) + fn(b, c, mask)
         np.testing.assert_allclose(fn(a, c, mask), chained, atol=1e-4)
         np.testing.assert_allclose(fn(b, a, mask), -fn(a, b, mask), atol=1e-4)
@@ -69,9 +65,8 @@ def test_normalised_weights_average_to_one(a, b, mask):
         np.testing.assert_allclose(by_batch[present].mean(), 1, rtol=1e-4)
 
 
-rewards = hnp.arrays(np.int64, (3, 4), elements=st.integers(-8, 8)).map(
-    lambda r: r.astype(np.float32) / 8
-)
+eighths = hnp.arrays(np.int64, (3, 4), elements=st.integers(-8, 8))
+rewards = eighths.map(lambda r: r.astype(np.float32) / 8)
 
 
 @for_all(rewards, st.integers(-8, 8), st.integers(1, 16).map(lambda i: i / 4))
