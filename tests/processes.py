@@ -13,11 +13,9 @@ def alive(pid):
 
 def eventually(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
+    while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return True
+    return met
 
 
 def gone(pid):

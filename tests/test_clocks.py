@@ -26,19 +26,13 @@ READERS = {
 
 def readings(source: str) -> set[str]:
     """The clocks of the calendar that a module reads."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
-    imported = {
-        f"{node.module}.{alias.name}"
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    dotted = {".".join(ast.unparse(node).split(".")[-2:]) for node in nodes}
-    return (
-        (dotted & CALENDARS)
-        | (imported & CALENDARS)
-        | {node.attr for node in nodes if node.attr in TIMES_OF_FILES}
-    )
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            names |= {node.attr, ".".join(ast.unparse(node).split(".")[-2:])}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names & (CALENDARS | TIMES_OF_FILES)
 
 
 def test_readings_are_found():

@@ -87,11 +87,12 @@ except ImportError as error:
 """
 
 
+def python(program, *arguments):
+    return subprocess.check_output([sys.executable, "-c", program, *arguments], text=True)
+
+
 def imported(*modules: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *modules], capture_output=True, text=True, check=True
-    )
-    names = set(json.loads(done.stdout))
+    names = set(json.loads(python(SCRIPT, *modules)))
     heavy = {name for name in HEAVY if name in names}
     return heavy | {name for name in OURS if f"ogrpo.{name}" in names and name != "system"}
 
@@ -128,10 +129,7 @@ def test_what_needs_no_jax_works_where_there_is_none():
     free = " ".join(modules for modules, allowed in ALLOWED.items() if "jax" not in allowed)
     modules = [f"ogrpo.{name}" for name in free.split()]
     assert {"ogrpo.rollout.vllm", "ogrpo.rewards.math", "ogrpo.data.replay"} <= {*modules}
-    done = subprocess.run(
-        [sys.executable, "-c", NO_JAX, *modules], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "ogrpo.token_loss needs jax: pip install ogrpo\n"
+    assert python(NO_JAX, *modules) == "ogrpo.token_loss needs jax: pip install ogrpo\n"
 
 
 def test_the_top_level_offers_the_core_and_what_a_type_checker_sees():
