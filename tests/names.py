@@ -8,15 +8,8 @@ from typing import NamedTuple
 from ogrpo.core.algorithms import ALGORITHMS, Algorithm, with_parts
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/names.md"
-PARTS = {
-    "advantage": "advantage",
-    "reduction": "reduction",
-    "KL": "kl",
-    "centre": "center",
-    "weight": "weight",
-    "bonus": "bonus",
-    "whiten": "whiten",
-}
+PARTS = {name: name for name in ("advantage", "reduction", "weight", "bonus", "whiten")}
+PARTS |= {"KL": "kl", "centre": "center"}
 """The words of `Algorithm.title` for parts, and the arguments of `with_parts`."""
 
 

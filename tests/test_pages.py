@@ -101,19 +101,11 @@ def commands_of(text):
 
 
 CONFIGS = {"train": TrainConfig(), "eval": EvalConfig(task="math-500"), "plan": plan_of("none")}
-OPTIONS = {
-    name: {f"--{path.replace('_', '-')}" for path, _ in annotated(config)}
-    for name, config in CONFIGS.items()
-}
+PATHS = {name: [path for path, _ in annotated(config)] for name, config in CONFIGS.items()}
+OPTIONS = {name: {f"--{x.replace('_', '-')}" for x in paths} for name, paths in PATHS.items()}
 """Each config's options, as they are typed."""
 EARLY = {
-    "--config",
-    "--print-config",
-    "--algorithms",
-    "--help",
-    "--schedule.i",
-    "--schedule.v",
-    "--from-logs",
+    *"--config --print-config --algorithms --help --from-logs --schedule.i --schedule.v".split()
 }
 
 
@@ -238,14 +230,10 @@ def prologue(page):
     if page == "evaluation.md":
         heldout = [Example("how many?", {"answer": "4"}, "a.jsonl:1")]
         sampling = Sampling(temperature=1.0, max_tokens=6, group_size=3)
-        pool = SimpleNamespace(score=engines.holds)
-        task = SimpleNamespace(heldout=heldout)
-        there = {
-            "engine": engines.make_engine(),
-            "encode": engines.encode,
-            "decode": engines.decode,
-        }
-        return {**there, "task": task, "sampling": sampling, "pool": pool}
+        there = {"engine": engines.make_engine(), "sampling": sampling}
+        there |= {"encode": engines.encode, "decode": engines.decode}
+        there["task"] = SimpleNamespace(heldout=heldout)
+        return {**there, "pool": SimpleNamespace(score=engines.holds)}
     return {}
 
 
