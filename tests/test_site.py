@@ -20,9 +20,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    done = subprocess.run(
-        [*command, "-d", folder / "doctrees", DOCS, folder / "html"], capture_output=True, text=True
-    )
+    command += ["-d", folder / "doctrees", DOCS, folder / "html"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 
