@@ -1,13 +1,7 @@
 """Tiny random models of each supported family, made by transformers."""
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 _COMMON = {
     "vocab_size": 32,
@@ -28,20 +22,19 @@ _LLAMA3 = {
     "original_max_position_embeddings": 128,
 }
 
+_SCALED = {"head_dim": 8, "rope_parameters": _LLAMA3}
 CONFIGS = {
     "qwen2": lambda: Qwen2Config(**_COMMON, tie_word_embeddings=True),
     "qwen2-untied": lambda: Qwen2Config(**_COMMON, tie_word_embeddings=False),
     "qwen3": lambda: Qwen3Config(**_COMMON, head_dim=8, tie_word_embeddings=True),
     "qwen3-untied": lambda: Qwen3Config(**_COMMON, head_dim=8, tie_word_embeddings=False),
     "llama": lambda: LlamaConfig(**_COMMON, tie_word_embeddings=False),
-    "llama3-scaled": lambda: LlamaConfig(
-        **_COMMON, head_dim=8, rope_parameters=_LLAMA3, tie_word_embeddings=True
-    ),
+    "llama3-scaled": lambda: LlamaConfig(**_COMMON, **_SCALED, tie_word_embeddings=True),
     "llama-all-heads": lambda: LlamaConfig(**{**_COMMON, "num_key_value_heads": 4}),
 }
 
 
-def make_model(name: str, seed: int = 0) -> PreTrainedModel:
+def make_model(name, seed=0):
     """A model whose every tensor is random: transformers starts biases at 0 and norms at 1."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32)
@@ -51,8 +44,7 @@ def make_model(name: str, seed: int = 0) -> PreTrainedModel:
     return model.eval()
 
 
-def torch_logits(model: PreTrainedModel, token_ids, mask) -> torch.Tensor:
+def torch_logits(model, token_ids, mask):
+    ids, attended = (torch.as_tensor(x).long() for x in (token_ids, mask))
     with torch.no_grad():
-        return model(
-            input_ids=torch.as_tensor(token_ids).long(), attention_mask=torch.as_tensor(mask).long()
-        ).logits.float()
+        return model(input_ids=ids, attention_mask=attended).logits.float()

@@ -30,9 +30,8 @@ def test_logits_agree(family, quantisation, tmp_path):
     config = small_config(family, **({"head_dim": 128} if family == "Qwen3" else {}))
     params = make_params(config)
     file = write_gguf(tmp_path / "m.gguf", config, params, quantisation=quantisation)
-    theirs = AutoModelForCausalLM.from_pretrained(
-        tmp_path, gguf_file=file.name, dtype=torch.float32
-    )
+    exact = {"gguf_file": file.name, "dtype": torch.float32}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, **exact)
     read, weights = load_pretrained(convert(file, tmp_path / "folder"), jnp.float32)
     rows = np.random.default_rng(0).integers(0, 256, (2, 12)).astype(np.int32)
     mask = np.ones_like(rows, bool)
@@ -57,9 +56,8 @@ def test_the_folders_tokenizer_is_read_alike_on_a_thousand_odd_texts(family, pre
         for special in (False, True):
             ids = ours.encode(text, add_special_tokens=special).tolist()
             assert theirs.encode(text, add_special_tokens=special) == ids, text
-        assert theirs.decode(ids, clean_up_tokenization_spaces=False) == ours.decode(
-            ids, skip_special_tokens=False
-        )
+        decoded = ours.decode(ids, skip_special_tokens=False)
+        assert theirs.decode(ids, clean_up_tokenization_spaces=False) == decoded
     assert (theirs.eos_token_id, theirs.pad_token_id) == (ours.eos_id, ours.pad_id)
     messages = [{"role": "user", "content": "hello <b>"}]
     rendered = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -45,10 +45,8 @@ def registered(path, decorator):
         for call in node.decorator_list
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == decorator
     ]
-    return {
-        arg.value if isinstance(arg := call.args[0], ast.Constant) else enums[arg.attr]
-        for call in calls
-    }
+    args = [call.args[0] for call in calls]
+    return {arg.value if isinstance(arg, ast.Constant) else enums[arg.attr] for arg in args}
 
 
 def mapped(path):
@@ -111,17 +109,11 @@ def metric_names(column):
 
 def written(folder):
     """All texts of a folder's Python files, without the braces' contents of those that are made."""
-    nodes = [
-        node for path in folder.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
-    ]
+    nodes = [n for path in folder.rglob("*.py") for n in ast.walk(ast.parse(path.read_text()))]
     plain = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    return plain | {
-        "".join(
-            getattr(v, "value", "") if isinstance(v, ast.Constant) else "NAME" for v in n.values
-        )
-        for n in nodes
-        if isinstance(n, ast.JoinedStr)
-    }
+    made = [n.values for n in nodes if isinstance(n, ast.JoinedStr)]
+    said = [[v.value if isinstance(v, ast.Constant) else "NAME" for v in parts] for parts in made]
+    return plain | {*map("".join, said)}
 
 
 def test_the_metrics_that_verl_logs_have_the_names_of_our_table():

@@ -26,18 +26,17 @@ def test_we_read_what_transformers_writes_and_it_reads_what_we_write(name, tmp_p
     # Of config.json, what is not the decoder's shape is for the caller to hand on.
     extra = {"bos_token_id": None, "eos_token_id": 7, "pad_token_id": None}
     save_pretrained(tmp_path / "ours", config, params, extra_fields=extra)
-    reread, report = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "ours", output_loading_info=True
-    )
+    folder = tmp_path / "ours"
+    reread, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values()), report
     assert torch.equal(theirs, torch_logits(reread.eval(), ROWS, MASK))
-    fields = AutoConfig.from_pretrained(tmp_path / "ours").to_dict()
+    fields = AutoConfig.from_pretrained(folder).to_dict()
     assert fields.pop("head_dim") == config.head_dim
     expected = AutoConfig.from_pretrained(tmp_path / "theirs").to_dict() | extra
     for field in ("head_dim", "_name_or_path"):
         expected.pop(field, None)
     assert {k: fields.get(k) for k in expected} == expected
-    assert load_config(tmp_path / "ours") == config
+    assert load_config(folder) == config
 
 
 def test_the_model_of_a_run_is_one_that_transformers_loads(tmp_path):

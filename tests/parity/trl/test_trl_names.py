@@ -131,14 +131,11 @@ def test_the_whole_method_is_trls(trl, row):
 
 def compared_with(module, attribute):
     """The strings that a module compares an attribute with."""
-    nodes = [
-        n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Compare)
-    ]
+    tree = ast.parse(inspect.getsource(module))
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Compare)]
     sides = [n.comparators for n in nodes if getattr(n.left, "attr", None) == attribute]
-    constants = {
-        n for side in sides for c in side for n in ast.walk(c) if isinstance(n, ast.Constant)
-    }
-    return {n.value for n in constants if isinstance(n.value, str)}
+    values = {getattr(n, "value", None) for side in sides for c in side for n in ast.walk(c)}
+    return {value for value in values if isinstance(value, str)}
 
 
 @pytest.mark.parametrize(

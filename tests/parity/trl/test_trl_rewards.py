@@ -33,9 +33,8 @@ def theirs(trl, prompt, functions, weights):
             reward_weights=weights,
         )
         rows = [{"prompt": prompt, **ROW}] * len(TEXTS)
-        trainer = trl.GRPOTrainer(
-            reward_funcs=functions, args=config, train_dataset=Dataset.from_list(rows), **tiny()
-        )
+        of = {"reward_funcs": functions, "train_dataset": Dataset.from_list(rows)}
+        trainer = trl.GRPOTrainer(args=config, **of, **tiny())
         request = score_request(prompt)
         values = trainer._calculate_rewards(rows, request.prompts, request.completions, IDS)
     rewards = (values * trainer.reward_weights.unsqueeze(0)).nansum(dim=1)  # as it does afterwards
@@ -43,10 +42,8 @@ def theirs(trl, prompt, functions, weights):
 
 
 def score_request(prompt):
-    reasons = ["stop"] * len(TEXTS)
-    return ScoreRequest.of_group(
-        prompt, TEXTS, completion_ids=IDS, finish_reasons=reasons, columns=ROW
-    )
+    how = {"completion_ids": IDS, "finish_reasons": ["stop"] * len(TEXTS), "columns": ROW}
+    return ScoreRequest.of_group(prompt, TEXTS, **how)
 
 
 def ours(prompt, rewards, **options):
