@@ -11,19 +11,14 @@ from experiments.grid import rows as files
 from experiments.grid.rows import read_rows, rounded, where, write_rows
 from ogrpo.system import lock
 
-ROWS = [
-    {"label": "a", "seed": seed, "role": "report", "coordinates": {"v": 1}, "setting": {"r": 0.1}}
-    for seed in (1, 2)
-]
+ROW = {"label": "a", "role": "report", "coordinates": {"v": 1}, "setting": {"r": 0.1}}
+ROWS = [ROW | {"seed": seed} for seed in (1, 2)]
 
 
 def test_floats_have_four_digits_and_what_is_none_is_null():
     value = {"a": [0.123456, 123456.0, math.nan, -math.inf], "b": 1234567, "c": (True, "x", None)}
-    assert rounded(value) == {
-        "a": [0.1235, 123500.0, None, None],
-        "b": 1234567,
-        "c": [True, "x", None],
-    }
+    four = [0.1235, 123500.0, None, None]
+    assert rounded(value) == {"a": four, "b": 1234567, "c": [True, "x", None]}
 
 
 def test_files_that_are_no_rows_are_refused_by_name(tmp_path):

@@ -25,11 +25,8 @@ def test_an_interval_is_students_and_a_p_value_that_of_the_paired_test():
     assert spread(0.2, 0.2).p_value == pytest.approx(0.05, rel=1e-3)
     assert (Difference((0.1,)).p_value, Difference(()).p_value) == (1.0, 1.0)
     assert (Difference((0.0, 0.0)).p_value, Difference((0.1, 0.1)).p_value) == (1.0, 0.0)
-    assert Difference((0.25,)).text() == "+0.250"
-    assert (Difference(()).text(), spread(0.2, 0.1).text(survives=True)) == (
-        "–",
-        "+0.200 ± 0.100 *",
-    )
+    assert (Difference((0.25,)).text(), Difference(()).text()) == ("+0.250", "–")
+    assert spread(0.2, 0.1).text(survives=True) == "+0.200 ± 0.100 *"
 
 
 def test_holms_p_values_are_those_of_a_worked_example():
@@ -98,14 +95,8 @@ def test_a_row_says_where_its_rate_is_at_the_edge_of_those_tried_and_by_how_much
         "poor": "rate 0.0003",
         "alone": "rate 0.0001 (only one tried)",
     }
-    table = claims_table(
-        [
-            claim("good is better", "good", "above", "poor"),
-            claim("absent", "none", "above", "poor"),
-        ],
-        made,
-    )
+    pairs = {"good is better": "good", "absent": "none"}
+    table = claims_table([claim(k, one, "above", "poor") for k, one in pairs.items()], made)
     (line,) = corrected([table])[0].lines
-    assert line[0] == "good is better"
-    assert line[2] == "reproduced"
+    assert (line[0], line[2]) == ("good is better", "reproduced")
     assert line[3] == "rate 0.001 (largest tried), by 0.100; rate 0.0003, by 0.006"
