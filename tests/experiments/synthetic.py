@@ -21,10 +21,8 @@ def row(cell, score=None, base=None, **signals):
     scores = [0.35 + (end - 0.35) * part for part in parts]
     points = [(n + 1) / 40 for n in range(40)]
     names = [name for name in cell.watch.signals if name != "grad_variance"]
-    steps = {
-        name: [draw.uniform(0.9, 1.1) * (1 + part * (0.5 - end)) for part in points]
-        for name in names
-    }
+    lines = [[draw.uniform(0.9, 1.1) * (1 + x * (0.5 - end)) for x in points] for _ in names]
+    steps = dict(zip(names, lines, strict=True))
     evaluations = {
         **places(schedule, parts),
         "pass@1/sampled": scores,
@@ -56,7 +54,6 @@ def grid(study, score=None, without=()):
     for stage in study.stages():
         new = [*stage(rows)]
         cells += new
-        rows += [
-            row(cell, score and score(cell), study.base) for cell in new if cell.seed not in without
-        ]
+        some = [cell for cell in new if cell.seed not in without]
+        rows += [row(cell, score and score(cell), study.base) for cell in some]
     return cells, rows

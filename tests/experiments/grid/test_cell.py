@@ -103,8 +103,6 @@ def test_a_grid_that_chooses_on_what_it_tells_is_refused(cells, words):
         check_honest(cells, quick=False)
 
 
-# ------------------------------------------------------------------ settings chosen on tuning rows
-
 TUNING = (20, 21)
 BOTH = [
     Variant(label, TrainConfig(algorithm=algorithm)).with_rate(rate)

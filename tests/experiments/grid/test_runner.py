@@ -128,21 +128,15 @@ def test_a_cell_whose_process_died_after_its_row_was_written_is_finished(tmp_pat
     ("jobs", "orders", "submitted", "ended"),
     [
         # an idle process dies: another takes the next cell
-        (1, ["end", "refuse", "end"], [1, 2, 2], [(1, None), (2, None)]),
+        (1, "end refuse end", [1, 2, 2], [(1, None), (2, None)]),
         # one dies beside a cell that has ended, which is not measured again
-        (2, ["end", "die"], [1, 2], [(1, None), (2, "its process ended: gone")]),
+        (2, "end die", [1, 2], [(1, None), (2, "its process ended: gone")]),
         # one dies before the next cell is taken in: each of the others runs alone
-        (
-            2,
-            ["stay", "end", "refuse", "end", "end"],
-            [1, 2, 3, 1, 3],
-            [(2, None), (1, None), (3, None)],
-        ),
+        (2, "stay end refuse end end", [1, 2, 3, 1, 3], [(2, None), (1, None), (3, None)]),
     ],
 )
-def test_a_death_between_two_cells_is_no_end_of_the_grid(
-    jobs, orders, submitted, ended, tmp_path, monkeypatch
-):
+def test_a_death_between_cells_is_no_end(jobs, orders, submitted, ended, tmp_path, monkeypatch):
+    orders = iter(orders.split())
     cells, seen, stay = [SquareStudy(folder=tmp_path).cell(n) for n in (1, 2, 3)], [], Future()
 
     class Executor:
@@ -153,7 +147,7 @@ def test_a_death_between_two_cells_is_no_end_of_the_grid(
             log_of(run_dir, cell).touch()
             seen.append(cell.config.value)
             future = Future()
-            match orders.pop(0):
+            match next(orders):
                 case "refuse":
                     raise BrokenProcessPool("gone")
                 case "stay":
@@ -174,9 +168,7 @@ def test_a_death_between_two_cells_is_no_end_of_the_grid(
     assert seen == submitted
 
 
-def test_a_process_that_cannot_start_ends_the_grid_and_no_cell_is_blamed(
-    tmp_path, monkeypatch, capfd
-):
+def test_a_process_that_cannot_start_ends_the_grid_and_blames_none(tmp_path, monkeypatch, capfd):
     (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'no luck'); os._exit(3)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(CannotStart, match="a process of the grid cannot start"):
