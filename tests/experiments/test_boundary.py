@@ -51,15 +51,10 @@ def test_a_signal_that_only_repeats_the_learning_rate_says_nothing_beyond_it():
         each["steps"]["kl/pi_mu"] = [each["coordinates"]["rate"]] * 40
         each["steps"]["entropy"] = [0.35 - each["final"]["pass@1/sampled"]] * 40
     table = by_label(rank_table(rows))
-    assert table["the learning rate itself"] == [
-        "0.86",
-        "0.50",
-        "0.50",
-        "0.50",
-    ]  # 10 of 14 lower, 4 equal
+    assert table["the learning rate itself"] == ["0.86", *["0.50"] * 3]  # 10 of 14 lower, 4 equal
     assert table["KL(π‖μ), nats a token"] == table["the learning rate itself"]
-    assert table["entropy, nats a token"] == ["1.00", "1.00", "1.00", "1.00"]
-    assert table["the interval itself"][1:] == ["0.50", "0.50", "0.50"]
+    assert table["entropy, nats a token"] == ["1.00"] * 4
+    assert table["the interval itself"][1:] == ["0.50"] * 3
 
 
 def test_what_fell_at_once_is_no_prediction():

@@ -56,11 +56,9 @@ def test_every_exact_inequality_holds_at_every_step(exact):
 
 
 def test_the_gain_is_the_change_of_the_mean_reward(exact):
-    rewards = bandit_rewards(SMALL.bandit)
-    made = moves()
-    values = [
-        (policy * rewards).sum(-1).mean() for policy in (*(m.before for m in made), made[-1].after)
-    ]
+    rewards, made = bandit_rewards(SMALL.bandit), moves()
+    policies = [*(move.before for move in made), made[-1].after]
+    values = [(policy * rewards).sum(-1).mean() for policy in policies]
     np.testing.assert_allclose([r["value/gain"] for r in exact], np.diff(values), atol=1e-12)
     np.testing.assert_allclose([r["value"] for r in exact], values[1:], atol=1e-12)
     assert values[-1] > values[0]
@@ -79,10 +77,8 @@ def test_estimates_are_the_exact_values_when_the_sample_is_the_distribution():
 
 
 def test_all_seeds_are_held_to_the_claims_and_a_failure_is_told(exact):
-    rows = [
-        {"label": "bandit", "role": "report", "seed": seed, "records": exact} for seed in (10, 11)
-    ]
-    rows = [{**row, "coordinates": {}, "setting": {}} for row in rows]
+    row = {"label": "bandit", "role": "report", "coordinates": {}, "setting": {}}
+    rows = [{**row, "seed": seed, "records": exact} for seed in (10, 11)]
     assert SMALL.broken(rows) == []
     claims = claims_table(rows, SMALL.constants.delta)
     assert claims.lines[0][3] == f"{2 * SMALL.bandit.steps} of {2 * SMALL.bandit.steps}"

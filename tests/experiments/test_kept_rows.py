@@ -47,9 +47,7 @@ def test_tables_of_docs_are_those_of_the_rows_and_its_figures_are_there(kept):
     assert made == shown <= known, f"run {study.name} --from-rows"
 
 
-def test_the_page_has_a_line_for_each_method_and_a_figure_for_each_picture(
-    kept, tmp_path, monkeypatch
-):
+def test_the_page_has_each_methods_line_and_each_pictures_figure(kept, tmp_path, monkeypatch):
     study, rows, sections = kept
     if study.name == "boundary":  # all figures are composed, those of one study rendered
         monkeypatch.setitem(STYLE, "figure.dpi", 30)

@@ -19,10 +19,8 @@ ANSWERS = {
 
 def test_answers_are_judged_by_outcome_and_by_line():
     verdicts = judged(TWO, [*ANSWERS])
-    assert verdicts.lines == 2
-    assert [*zip(verdicts.right.tolist(), verdicts.shares.tolist(), strict=True)] == [
-        *ANSWERS.values()
-    ]
+    pairs = zip(verdicts.right.tolist(), verdicts.shares.tolist(), strict=True)
+    assert (verdicts.lines, [*pairs]) == (2, [*ANSWERS.values()])
 
 
 def test_the_table_counts_where_lines_and_outcome_differ():
