@@ -113,10 +113,8 @@ def test_a_storm_s_verdicts_and_weights_are_counted(run):
 
 def samples(**growing):
     held = {"resident": 10**9, "handles": 12, "threads": 5, "arrays": 80}
-    return [
-        Sample(n, **{k: v + int(n * growing.get(k, 0)) for k, v in held.items()}, seconds=0.1)
-        for n in range(100)
-    ]
+    grown = [{k: v + int(n * growing.get(k, 0)) for k, v in held.items()} for n in range(100)]
+    return [Sample(n, **each, seconds=0.1) for n, each in enumerate(grown)]
 
 
 def test_what_grows_is_called_a_leak():

@@ -80,12 +80,8 @@ def test_records_are_compared_without_what_is_ignored_and_half_a_line_is_told_of
 
 
 def test_a_command_that_is_killed_takes_its_children_with_it(tmp_path):
-    life = live(
-        "sleep 60 & echo >> {run}.lines; wait",
-        tmp_path / "run",
-        tmp_path / "run.lines",
-        kill=(1, 0.2),
-    )
+    command, run = "sleep 60 & echo >> {run}.lines; wait", tmp_path / "run"
+    life = live(command, run, tmp_path / "run.lines", kill=(1, 0.2))
     assert life.code == -9
     assert 0.2 <= life.seconds < 30
 

@@ -57,19 +57,14 @@ def test_an_engine_answers_requests_and_its_cost_is_read(start):
     assert "vllm: 8 of 8 tokens are ogrpo's" in text
 
 
-def test_updates_are_timed_after_the_warm_up(start, tmp_path):
+@pytest.mark.parametrize(("warm_up", "updates"), [(2, 3), (0, 1)])
+def test_updates_are_timed_after_the_warm_up_or_from_the_first(start, tmp_path, warm_up, updates):
     np.savez(tmp_path / "batch.npz", losses=np.arange(9.0))
-    with start("update", warm_up=2, updates=3, seconds=0.0) as worker:
+    with start("update", warm_up=warm_up, updates=updates, seconds=0.0) as worker:
         figures = worker.answer()
-    assert figures["losses"] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert figures["updates"] == 3
+    assert figures["losses"] == [*map(float, range(warm_up + updates))]
+    assert figures["updates"] == updates
     assert figures["peak"] >= figures["timed_peak"] > 0
-
-
-def test_a_measurement_without_a_warm_up_begins_with_the_first_update(start, tmp_path):
-    np.savez(tmp_path / "batch.npz", losses=np.arange(9.0))
-    with start("update", warm_up=0, updates=1, seconds=0.0) as worker:
-        assert worker.answer()["losses"] == [0.0]
 
 
 @pytest.mark.parametrize("loss", [1.1, float("nan")])
