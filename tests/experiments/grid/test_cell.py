@@ -80,25 +80,19 @@ def test_an_honest_grid_passes():
     assert splits == {"tuning": "validation", "report": "test"}
 
 
-@pytest.mark.parametrize(
-    ("cells", "words"),
-    [
-        (
-            [*cells_of(variants(1e-3), "tuning", (10,)), *REPORT],
-            r"seeds \[10\] are both for tuning and for the report",
-        ),
-        (REPORT[:4], "a is reported from 4 seeds: give at least 5"),
-        (
-            cells_of([*variants(1e-3, 1e-4), *variants(1e-3, label="b")], "tuning", (20,)),
-            "b chooses among 1 settings and a among 2",
-        ),
-        (
-            [Cell("b", "tuning", TrainConfig(seed=20)), *REPORT],
-            r"b seed=20 \(tuning\) is evaluated on the split 'test': use 'validation'",
-        ),
-    ],
-)
-def test_a_grid_that_chooses_on_what_it_tells_is_refused(cells, words):
+TUNED = cells_of(variants(1e-3), "tuning", (10,))
+ONE_MORE = [*variants(1e-3, 1e-4), *variants(1e-3, label="b")]
+ON_TEST = Cell("b", "tuning", TrainConfig(seed=20))
+DISHONEST = {
+    r"seeds \[10\] are both for tuning and for the report": [*TUNED, *REPORT],
+    "a is reported from 4 seeds: give at least 5": REPORT[:4],
+    "b chooses among 1 settings and a among 2": cells_of(ONE_MORE, "tuning", (20,)),
+    r"b seed=20 \(tuning\) is evaluated on the split 'test': use 'validation'": [ON_TEST, *REPORT],
+}
+
+
+@pytest.mark.parametrize(("words", "cells"), DISHONEST.items())
+def test_a_grid_that_chooses_on_what_it_tells_is_refused(words, cells):
     with pytest.raises(ValueError, match=words):
         check_honest(cells, quick=False)
 

@@ -7,15 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from experiments.grid import train
 from experiments.grid.cell import Cell, Watch
-from experiments.grid.train import (
-    Bench,
-    TrainingRun,
-    program_of,
-    row_of,
-    train_cell,
-    warm_start_lock,
-)
+from experiments.grid.train import Bench, TrainingRun, program_of, row_of, train_cell
 from experiments.real.measure import TEMPERATURES, TRAINED, UNTOUCHED, trained, untouched
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
 from ogrpo.config.update import Knobs, Override
@@ -125,7 +119,7 @@ def test_what_a_cell_leaves_open_is_not_what_the_cell_before_had(tmp_path):
 def test_seeds_that_share_a_warm_start_wait_for_one_another(tmp_path, monkeypatch):
     monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path))
     for seed in (50, 52):
-        with warm_start_lock(replace(MADE, seed=seed, warm_start=WarmStart(seed=0))):
+        with train.warm_start_lock(replace(MADE, seed=seed, warm_start=WarmStart(seed=0))):
             pass
     assert [path.name for path in (tmp_path / "warm-start-locks").iterdir()] == ["seed-0"]
 
