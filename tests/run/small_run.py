@@ -67,9 +67,7 @@ def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
     return screen(console)
 
 
-def go_with(
-    folder: Path, faults: Mapping[str, Any], config: TrainConfig = CONFIG, **changes: Any
-) -> str:
+def go_with(folder: Path, faults: Mapping[str, Any], config=CONFIG, **changes: Any) -> str:
     """The same, with some of its parts replaced: `group.name` -> what makes it of the real one."""
     config = replace(config, run_dir=folder, **changes)
     console = Console(file=StringIO(), width=200)

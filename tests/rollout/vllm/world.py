@@ -1,18 +1,15 @@
 """A tiny policy that any server can serve, and what the trainer itself thinks of samples of it."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ogrpo.data.tokenizer import word_level
-from ogrpo.policy import DecoderConfig, Params, save_pretrained
+from ogrpo.policy import save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_logits
-from ogrpo.protocol import Group, IntArray
 from tests.policy.tiny import make_config
 
 TOKENIZER = word_level([f"w{n}" for n in range(13)])
@@ -22,14 +19,14 @@ POSITIONS = 128
 PROMPTS = [np.array(ids, np.int32) for ids in ([1, 2, 3], [4, 5], [6], [7, 8, 9, 10])]
 
 
-def decoder(*, tied: bool = True) -> DecoderConfig:
+def decoder(*, tied=True):
     """Head size 32 is the least that vLLM serves."""
     heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 32, "tie_embeddings": tied}
     sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": VOCAB}
     return make_config(**sizes, **heads, max_positions=POSITIONS)
 
 
-def make_params(config: DecoderConfig, seed: int) -> Params:
+def make_params(config, seed):
     """Every tensor random, logits of order one; two seeds are nats apart."""
     rng = np.random.default_rng(seed)
 
@@ -41,13 +38,13 @@ def make_params(config: DecoderConfig, seed: int) -> Params:
     return jax.tree_util.tree_map_with_path(draw, param_shapes(config))
 
 
-def save(folder: Path, config: DecoderConfig, params: Params) -> Path:
+def save(folder, config, params):
     save_pretrained(folder, config, params, extra_fields={"eos_token_id": EOS})
     TOKENIZER.save(folder)
     return folder
 
 
-def save_both(make_folder: Callable[[str], Path]) -> dict[bool, Path]:
+def save_both(make_folder):
     """Folders of first weights, tied and untied."""
     configs = [decoder(tied=tied) for tied in (True, False)]
     return {c.tie_embeddings: save(make_folder("policy"), c, make_params(c, 100)) for c in configs}
@@ -59,9 +56,7 @@ def _law(params, ids, mask, temperature, *, config):
     return jax.nn.log_softmax(flat_logits(params, config, ids, mask) / temperature)
 
 
-def _laws(
-    config: DecoderConfig, params: Params, rows: Sequence[np.ndarray], temperature: float
-) -> np.ndarray:
+def _laws(config, params, rows, temperature):
     ids = np.zeros((-(-len(rows) // 16) * 16, 64), np.int32)
     lengths = np.ones((len(ids), 1), np.int32)
     for n, row in enumerate(rows):
@@ -70,9 +65,7 @@ def _laws(
     return np.asarray(_law(params, ids, mask, np.float32(temperature), config=config))
 
 
-def log_probs(
-    config: DecoderConfig, params: Params, groups: Sequence[Group], temperature: float
-) -> list[np.ndarray]:
+def log_probs(config, params, groups, temperature):
     """The trainer's log-probs of every completion, one after the other."""
     pairs = [(len(g.prompt_ids), g.prompt_ids, c.token_ids) for g in groups for c in g.completions]
     laws = _laws(config, params, [np.concatenate(ids) for _, *ids in pairs], temperature)
@@ -82,14 +75,12 @@ def log_probs(
     ]
 
 
-def worst_gap(
-    config: DecoderConfig, params: Params, groups: Sequence[Group], temperature: float = 1.0
-) -> float:
+def worst_gap(config, params, groups, temperature=1.0):
     """The largest difference between a server's log-probs and the trainer's, in nats."""
     trained = log_probs(config, params, groups, temperature)
     drawn = [c.log_probs for g in groups for c in g.completions]
     return max(np.abs(a - b).max(initial=0.0) for a, b in zip(trained, drawn, strict=True))
 
 
-def next_token_probs(config: DecoderConfig, params: Params, prompt: IntArray) -> np.ndarray:
+def next_token_probs(config, params, prompt):
     return np.exp(_laws(config, params, [prompt], 1.0)[0, len(prompt) - 1])
