@@ -9,15 +9,8 @@ import pytest
 from ogrpo.cli.main import main
 from ogrpo.config.train import Certification
 from ogrpo.loop.certify import RATES, certify
-from ogrpo.report.certificates import (
-    STAKES,
-    claim,
-    coq_file,
-    is_accepted,
-    ledger,
-    read_claims,
-    seal,
-)
+from ogrpo.report import certificates
+from ogrpo.report.certificates import claim, coq_file, is_accepted, ledger, read_claims, seal
 from ogrpo.report.run_dir import RunDir
 from tests.run.small_run import go
 
@@ -77,7 +70,7 @@ def test_a_runs_name_does_not_end_the_comment_that_it_stands_in():
 
 
 def test_stakes_are_the_loops():
-    assert [stake / 20 for stake in STAKES] == list(RATES)
+    assert [stake / 20 for stake in certificates.STAKES] == list(RATES)
 
 
 def test_a_seal_changes_with_every_number():

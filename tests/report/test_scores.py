@@ -28,19 +28,14 @@ def record(step, rewards, by=None, pass_at_4=None):
     return {**evaluated_record, "pass@4/sampled": pass_at_4, "reward": sum(rewards.values())}
 
 
+PASS_1, MEAN = ["Pass@1", "Pass@1, greedy"], ["mean reward", "mean reward, greedy"]
 TABLE = [
     # rewards, which decides, Pass@4 of it; labels, and whether axes end at 1
-    ({"math": 0.3}, "math", 0.5, ["Pass@1", "Pass@1, greedy", "Pass@4"], True),
-    ({"math": 0.3}, "math", None, ["Pass@1", "Pass@1, greedy"], True),
-    ({"near": 0.3}, None, None, ["mean reward", "mean reward, greedy"], False),
-    ({"near": 0.4, "length": 0.7}, None, None, ["mean reward", "mean reward, greedy"], False),
-    (
-        {"math": 0.4, "length": 0.7},
-        "math",
-        None,
-        ["Pass@1", "Pass@1, greedy", "mean reward", "mean reward, greedy"],
-        True,
-    ),
+    ({"math": 0.3}, "math", 0.5, [*PASS_1, "Pass@4"], True),
+    ({"math": 0.3}, "math", None, PASS_1, True),
+    ({"near": 0.3}, None, None, MEAN, False),
+    ({"near": 0.4, "length": 0.7}, None, None, MEAN, False),
+    ({"math": 0.4, "length": 0.7}, "math", None, [*PASS_1, *MEAN], True),
 ]
 
 

@@ -262,8 +262,6 @@ def test_every_gold_answer_of_gsm8k_is_right_and_its_successor_is_wrong():
     assert reward(texts, texts, successors) == [1.0, 0.0] * 8792
 
 
-# Gold answers
-
 BAD = {
     r"33\frac13\%": "cannot parse",
     r"0.\overline{3}": "cannot parse",
