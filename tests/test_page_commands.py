@@ -21,8 +21,8 @@ from tests.run.small_run import make_parts_again
 from tests.run.test_api import ROWS, SETTINGS
 from tests.test_pages import BLOCKS, TRAINS, write_files
 
-TRAIN = """--schedule.steps 2 --schedule.prompts 4 --schedule.evaluate-every 2 --rollout.group-size 4
---certificate.completions 12 --evaluation.prompts 4 --evaluation.samples 2
+TRAIN = """--schedule.steps 2 --schedule.prompts 4 --schedule.evaluate-every 2
+--rollout.group-size 4 --certificate.completions 12 --evaluation.prompts 4 --evaluation.samples 2
 --evaluation.token-samples 2 --evaluation.no-gradient-variance""".split()
 IMITATE = "--warm-start.steps 4 --warm-start.no-cache --rollout.max-tokens 16".split()
 FROM_MODEL = "--rollout.max-tokens 16 --optimizer.microbatches 1 --schedule.stages 1".split()
