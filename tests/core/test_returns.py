@@ -19,24 +19,14 @@ REWARDS = RNG.normal(size=(2, 4))
 ALONG = Along(*map(jnp.asarray, (MASK, np.where(ENDS, EARNED, np.nan), ENDS)))
 
 
-def step_of(ends, t):
-    return int(ends[:t].sum())
-
-
-def to_come(n, g, step):
-    """The rewards of a completion's steps from one of them on."""
-    return sum(
-        EARNED[n, g, u] for u in np.flatnonzero(ENDS[n, g]) if step_of(ENDS[n, g], u) >= step
-    )
-
-
 def test_step_returns_are_their_definition():
+    """The reward and those of the steps to come, less the mean of the others' from that step on."""
     actual = step_returns(jnp.asarray(REWARDS), ALONG, step_weight=0.5)
+    step = np.cumsum(ENDS, -1) - ENDS  # of each token: the steps that ended before it
     for n, g, t in np.ndindex(MASK.shape):
-        earned = sum(EARNED[n, g, u] for u in np.flatnonzero(ENDS[n, g]) if u >= t)
-        step = step_of(ENDS[n, g], t)
-        others = [REWARDS[n, j] + 0.5 * to_come(n, j, step) for j in range(4) if j != g]
-        expected = REWARDS[n, g] + 0.5 * earned - np.mean(others)
+        to_come = np.where(ENDS & (step >= step[n, g, t]), EARNED, 0)[n].sum(-1)
+        earned = REWARDS[n] + 0.5 * to_come
+        expected = earned[g] - np.delete(earned, g).mean()
         np.testing.assert_allclose(actual[n, g, t], expected, rtol=1e-5, atol=1e-6)
 
 
