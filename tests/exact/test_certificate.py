@@ -86,22 +86,14 @@ def test_betting_confidence_covers(mu, x, n, delta):
 
 @for_all(values(), values(low=0, high=24), values(low=0, high=24), widths, widths)
 def test_known_ratios_allow_any_baseline(a, x, c, low, high):
-    """f(x, c, a) - c a >= -A R for ratios of at most R and |a| <= A.
-
-    Theorem Certificate.mm_gap_ge.
-    """
+    """f(x, c, a) - c a >= -A R for ratios <= R and |a| <= A: theorem Certificate.mm_gap_ge."""
     gain = clipped_surrogate(jnp.asarray(x), a, eps_low=low, eps_high=high, center=jnp.asarray(c))
     assert np.all(gain - c * a >= -abs(a).max() * max(x.max(), c.max()) - EPS)
 
 
 @pytest.mark.parametrize(
     ("win", "n", "delta", "share"),
-    [
-        (0.94, 2, 0.9, 0.98),
-        (0.74, 3, 0.5, 0.8),
-        (0.78, 12, 0.1, 0.5),
-        (0.82, 20, 0.05, 0.37),
-    ],
+    [(0.94, 2, 0.9, 0.98), (0.74, 3, 0.5, 0.8), (0.78, 12, 0.1, 0.5), (0.82, 20, 0.05, 0.37)],
 )
 def test_coverage_is_close_to_attained(win, n, delta, share):
     """Laws on -1 and 0 that spend much of delta; less radius would fail."""
@@ -126,10 +118,7 @@ def test_betting_is_never_weaker_than_the_exponential_rates(x, delta):
 
 
 def test_the_wealth_is_the_theorems_and_falls_with_the_mean():
-    """At the bound the wealth is 1/delta, against any larger mean less: the bound inverts it.
-
-    Theorem Anytime.wealth_decreases.
-    """
+    """1/delta at the bound, less against any larger mean: theorem Anytime.wealth_decreases."""
     x, floor, delta, rates = np.array([0.3, -0.2, 0.7, 0.1] * 9), 0.5, 0.1, (0.2, 0.6)
 
     def wealth(m):
@@ -165,10 +154,7 @@ def walked():
 
 @pytest.mark.parametrize("delta", [0.2, 0.5])
 def test_bounds_read_after_every_draw_of_a_past_that_chooses_the_next_all_hold(delta):
-    """P(the running mean of the conditional means is ever below its bound) <= delta.
-
-    Theorem Anytime.anytime_confidence.
-    """
+    """P(their running mean is ever below its bound) <= delta: Anytime.anytime_confidence."""
     seen, means, probs = walked()
     places, wrong = np.arange(seen.size).reshape(seen.shape), np.zeros(len(seen), bool)
     for t in range(1, DEPTH + 1):
@@ -199,10 +185,7 @@ def test_the_wealth_against_the_conditional_means_is_a_fair_game_that_rarely_get
     distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3), examples=5
 )
 def test_certificates_of_draws_in_sequence_cover(mu, pi, pi_k, r):
-    """Two draws, the second of a prompt and policies that the first has chosen.
-
-    Theorem Certificate.certificate_anytime.
-    """
+    """Two draws, the second's prompt and policies by the first: Certificate.certificate_anytime."""
     tables = [gap(pi, pi_k, mu, r), gap(pi_k, pi, mu, r[::-1])]
     gains = [(pi - pi_k) @ r, (pi_k - pi) @ r[::-1]]
     wrong = 0.0

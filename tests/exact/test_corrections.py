@@ -77,10 +77,7 @@ def test_a_longer_top_leaves_less_and_a_proportional_tail_nothing():
 
 
 def test_entries_that_were_not_given_and_prefixes_without_any_are_left_out():
-    log_p, log_q = (
-        jnp.log(jnp.array([[0.5, 0.2], [0.5, 0.2]])),
-        jnp.log(jnp.array([[0.4, 0.3]] * 2)),
-    )
+    log_p, log_q = (jnp.log(jnp.array([row] * 2)) for row in ([0.5, 0.2], [0.4, 0.3]))
     junk = log_q.at[:, 1].set(-9999.0).at[1, 0].set(jnp.nan)
     present = jnp.array([[True, False], [False, False]])
     actual = score_centering(log_p, junk, present)
@@ -107,9 +104,7 @@ def test_the_kept_mass_is_that_of_the_recorded_tokens_and_all_where_none_is_reco
         law = np.where(members, p, 0) / p[members].sum()
         np.testing.assert_allclose(jnp.exp(log_probs)[members], law[members], rtol=1e-9)
         np.testing.assert_allclose(score[members], (np.eye(V) - law)[members], atol=1e-9)
-    none = jnp.zeros((2, 3), bool)
-    value, grad = jax.value_and_grad(lambda x: log_kept_mass(x, none).sum())(
-        jnp.full((2, 3), -jnp.inf)
-    )
+    none, nowhere = jnp.zeros((2, 3), bool), jnp.full((2, 3), -jnp.inf)
+    value, grad = jax.value_and_grad(lambda x: log_kept_mass(x, none).sum())(nowhere)
     assert value == 0
     assert not np.any(grad)

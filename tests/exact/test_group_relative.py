@@ -150,9 +150,8 @@ def test_pair_weights_give_the_weighted_mean_as_baseline(r, w, s):
     Theorem GroupReinforce.pairwise_gradient.
     """
     pairs = sum(w[i] * w[j] * (r[i] - r[j]) * (s[i] - s[j]) for i in range(K) for j in range(i))
-    weighted = estimators.gradient_terms(
-        jnp.asarray(w), jnp.asarray(r - w @ r / w.sum()), jnp.asarray(s)
-    )
+    lead = r - w @ r / w.sum()
+    weighted = estimators.gradient_terms(*map(jnp.asarray, (w, lead, s)))
     np.testing.assert_allclose(pairs, w.sum() * weighted.sum(0), atol=1e-8)
 
 
@@ -171,10 +170,7 @@ def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
 
 @for_all(values(), values(K, 2), taus)
 def test_red_weight_pushes_towards_imitation(r, s, tau):
-    """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i.
-
-    Theorem GroupReinforce.red_weight_extra.
-    """
+    """Property 27: by (rbar_w - rbar) sum w_i s_i more: theorem GroupReinforce.red_weight_extra."""
     centered = jnp.asarray(r - r.mean())
     w = np.exp(centered / tau)
     ours = advantages.exponentially_weighted(centered, tau=tau) @ s

@@ -55,18 +55,12 @@ def test_improvement_is_at_least_the_sharp_bound(pi, pi_k, mu, r, eps):
 
 @for_all(distributions(least=0), distributions(least=0), values())
 def test_total_variation_bounds_every_mean(pi, mu, f):
-    """f in [a, b]: |E_pi f - E_mu f| <= (b - a) TV, whatever the supports.
-
-    Theorem Divergence.tv_dual.
-    """
+    """f in [a, b]: |E_pi f - E_mu f| <= (b - a) TV on any supports: theorem Divergence.tv_dual."""
     assert abs((pi - mu) @ f) <= np.ptp(f) * bounds.total_variation(pi, mu) + EPS
 
 
 def test_sharp_bound_is_attained_on_two_points():
-    """Property 14: r = (0, 1), pi and pi_k both with more mass on 1 than mu.
-
-    Theorem Improvement.sharp_attained.
-    """
+    """Property 14: r = (0, 1), pi and pi_k above mu at 1: theorem Improvement.sharp_attained."""
     pi, pi_k, mu, r = map(np.array, ((0.3, 0.7), (0.4, 0.6), (0.5, 0.5), (0.0, 1.0)))
     of = everything(pi, pi_k, mu, r, 0.01, 0.2)
     np.testing.assert_allclose(of["sharp"], of["gain"], atol=EPS)
@@ -74,10 +68,7 @@ def test_sharp_bound_is_attained_on_two_points():
 
 @for_all(distributions(), distributions(), distributions(), varied(), st.sampled_from([0.0, 1e-6]))
 def test_refuted_published_bound_promises_nothing(pi, pi_k, mu, r, eps):
-    """Property 14: its right side is <= 0 when sigma <= 1/2: improvement is never promised.
-
-    Theorem Improvement.published_vacuous.
-    """
+    """Property 14: it is <= 0 when sigma <= 1/2: theorem Improvement.published_vacuous."""
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     assert of["sigma"] > 0.5 or of["published"] <= EPS
 
@@ -185,10 +176,7 @@ def test_pinsker_is_sharp_in_the_limit():
 
 
 def test_refuted_improvement_from_a_kl_ball_about_the_sampler():
-    """The proposal's theorem 1: KL(pi_new||mu) = 0, and J drops by 1 from pi_old.
-
-    Theorem Improvement.proposal_theorem1_false.
-    """
+    """KL(pi_new||mu) = 0, and J drops by 1 from pi_old: Improvement.proposal_theorem1_false."""
     new = mu = np.array([1.0, 0.0])
     old, r = np.array([0.0, 1.0]), np.array([0.0, 1.0])
     assert bounds.kl_divergence(new, mu) == 0

@@ -30,10 +30,7 @@ sizes = st.integers(1, 20)
 
 @for_all(variances, variances, sizes, sizes)
 def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_variance, fresh, stale):
-    """Property 26: the plain mean's variance falls iff sigma1^2 / sigma0^2 < 2 + m / N.
-
-    Theorem Mixture.staleness_iff.
-    """
+    """Property 26: the plain mean, iff sigma1^2 / sigma0^2 < 2 + m / N: Mixture.staleness_iff."""
     before = fresh_variance / fresh
     after = (fresh * fresh_variance + stale * stale_variance) / (fresh + stale) ** 2
     if abs(after - before) > 1e-12:
@@ -81,9 +78,8 @@ def test_effective_samples_bound_the_error(pi, mu, r):
     chi2, n = bounds.chi_square_divergence(pi, mu), 3
     _, moments = importance_moments(pi, mu, r)
     assert moments.mse <= 1 / bounds.effective_samples(n, chi2) + EPS
-    np.testing.assert_allclose(
-        bounds.sample_size(chi2, np.sqrt(1 / bounds.effective_samples(n, chi2))), n
-    )
+    root = np.sqrt(1 / bounds.effective_samples(n, chi2))
+    np.testing.assert_allclose(bounds.sample_size(chi2, root), n)
 
 
 @pytest.mark.parametrize("smallest", [1e2, 1e6, 1e12])
@@ -111,8 +107,6 @@ def clip_error(mu, ratio, r, eps, n):
 
 widths = np.linspace(0, 1, 2001)
 clip_errors = jax.jit(jax.vmap(clip_error, in_axes=(None, None, None, 0, None)))
-
-
 UNRELATED = ((0.5, 0.5, 1.5, 1.5), (0.0, 1.0, 0.0, 1.0), 0.0)
 """Ratios, rewards that are independent of them, and a, by which the best width grows with n."""
 

@@ -79,20 +79,14 @@ clipped_slope, soft_slope = (
 
 @for_all(values(), widths.filter(bool), values(low=1, high=24), ratios)
 def test_slope_at_the_centre_is_the_advantage(a, eps, c, r):
-    """Property 16: autodiff at r = r'; of SAPO at r = 1, where it is largest.
-
-    Theorem Clip.feps_slope.
-    """
+    """Property 16: at r = r'; of SAPO at r = 1, where it is largest. Theorem Clip.feps_slope."""
     np.testing.assert_allclose(clipped_slope(c, a, eps, eps, c), a, atol=EPS)
     np.testing.assert_allclose(soft_slope(np.ones(4), a), a, atol=EPS)
     assert np.all(abs(soft_slope(r, a)) <= abs(a) + EPS)
 
 
 def test_refuted_clipping_bounds_the_ratio():
-    """For a < 0 the surrogate falls without end as the ratio grows; a cap or a dual clip stops it.
-
-    Theorem Clip.feps_unbounded.
-    """
+    """For a < 0 it falls with the ratio until a cap or a dual clip: theorem Clip.feps_unbounded."""
     r, a = jnp.array([10.0, 1000.0]), jnp.array([-1.0, -1.0])
     ones = jnp.ones(2)
     np.testing.assert_allclose(clipped(r, a, 0.2, 0.2, ones), -r)

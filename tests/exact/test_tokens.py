@@ -44,9 +44,8 @@ def test_chi_square_and_overlaps_multiply_over_independent_tokens(new, old):
     log_probs, behavior = independent_log_probs(new), independent_log_probs(old)
     pi, mu = joint(log_probs), joint(behavior)
     factors = [1 + bounds.chi_square_divergence(p, q) for p, q in zip(new, old, strict=True)]
-    np.testing.assert_allclose(
-        1 + bounds.chi_square_divergence(pi, mu), np.prod(factors), rtol=1e-9
-    )
+    second_moment = 1 + bounds.chi_square_divergence(pi, mu)
+    np.testing.assert_allclose(second_moment, np.prod(factors), rtol=1e-9)
     delta = ratios.log_ratio(log_probs, behavior, MASK)
     trace = traces.trace_weight(delta, MASK, decay=1.0, cap=1.0)[:, -1]
     overlaps = [1 - bounds.total_variation(p, q) for p, q in zip(new, old, strict=True)]
@@ -110,10 +109,7 @@ def test_token_surrogate_is_second_order_in_the_distance(new, old, r):
 
 
 def test_token_surrogate_bound_is_attained_at_two_tokens():
-    """Property 24: XOR reward, every prefix moved by zeta.
-
-    Theorem TokenSurrogate.token_surrogate_attained.
-    """
+    """Property 24: XOR reward, prefixes moved by zeta: TokenSurrogate.token_surrogate_attained."""
     zeta = 0.2
 
     def binary(first, second):
@@ -133,17 +129,9 @@ def test_vtrace_bandit_fixed_point(pi, mu, r, cap):
     """Property 25: V = E[min(c, rho) r] / E[min(c, rho)], the value of min(c mu, pi) normalised."""
     policy = np.minimum(cap * mu, pi)
     fixed = (policy / policy.sum()) @ r
-    targets, advantages = traces.vtrace(
-        jnp.log(pi / mu)[:, None],
-        jnp.asarray(r)[:, None],
-        jnp.full((4, 1), fixed),
-        jnp.zeros(4),
-        jnp.ones((4, 1), bool),
-        discount=1.0,
-        decay=1.0,
-        ratio_cap=cap,
-        trace_cap=1.0,
-    )
+    arrays = (jnp.log(pi / mu)[:, None], jnp.asarray(r)[:, None], jnp.full((4, 1), fixed))
+    knobs = {"discount": 1.0, "decay": 1.0, "ratio_cap": cap, "trace_cap": 1.0}
+    targets, advantages = traces.vtrace(*arrays, jnp.zeros(4), jnp.ones((4, 1), bool), **knobs)
     np.testing.assert_allclose(mu @ targets[:, 0], fixed, atol=EPS)
     np.testing.assert_allclose(mu @ advantages[:, 0], 0, atol=EPS)
 
@@ -185,10 +173,7 @@ def test_refuted_the_length_normalised_ratio_loses_mass_whatever_the_lengths():
 
 @for_all(policies, policies, values(V * V, low=0, high=8), eighths(4, 24))
 def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
-    """0 <= J - E_mu[prod min(rho_t, c) r] <= 1 - (1 - zeta_c)^T.
-
-    Theorem TokenSurrogate.token_truncation_bias.
-    """
+    """J - E_mu[prod min(rho, c) r] <= 1 - (1 - zeta_c)^T: TokenSurrogate.token_truncation_bias."""
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
     kept = np.minimum(np.exp(ratios.log_ratio(log_probs, behavior, MASK)), cap).prod(-1)
     lost = joint(log_probs) @ r - joint(behavior) @ (kept * r)
