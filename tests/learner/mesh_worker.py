@@ -31,8 +31,6 @@ from tests.policy.tiny import make_config, make_params
 
 CONFIG = make_config("Qwen2", vocab_size=16)
 GIVEN = hypers(1e-2, 0.9, KNOBS)
-
-
 SIZES = {"n": 16, "p": 4, "t": 3, "vocab": CONFIG.vocab_size, "loss": 0.8}
 make_batch = partial(toy.make_batch, **SIZES)
 

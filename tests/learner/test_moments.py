@@ -41,9 +41,8 @@ def gradients(count=4):
 def test_factored_moments_are_those_of_the_paper():
     """Shazeer & Stern 2018, algorithm 2, Adam's correction of the bias for its decay."""
     rows, columns, first = np.zeros(33), np.zeros(40), np.zeros((33, 40))
-    for t, (actual, gradient) in enumerate(
-        zip(directions("factored", gradients()), gradients(), strict=True), start=1
-    ):
+    pairs = zip(directions("factored", gradients()), gradients(), strict=True)
+    for t, (actual, gradient) in enumerate(pairs, start=1):
         g = np.asarray(gradient["w"], float)
         rows = B2 * rows + (1 - B2) * (g**2).mean(1)
         columns = B2 * columns + (1 - B2) * (g**2).mean(0)
@@ -59,10 +58,8 @@ def test_they_are_adams_but_for_rounding_where_nothing_is_lost(moments):
     rng = np.random.default_rng(1)
     outer = np.outer(rng.normal(size=33), rng.normal(size=40))
     steady = [{"w": jnp.asarray(outer, jnp.float32), "b": jnp.arange(1.0, 4.0)}] * 4
-    for actual, expected in zip(
-        directions(moments, steady), directions("full", steady), strict=True
-    ):
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), actual, expected)
+    actual, expected = directions(moments, steady), directions("full", steady)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), actual, expected)
 
 
 @pytest.mark.parametrize("moments", ["full", "bfloat16", "factored"])

@@ -91,16 +91,9 @@ def test_packed_batches_without_loss_move_nothing(skip):
 
 
 UNLIKE = (
-    "off_policy_grpo",
-    "gspo",
-    "ppo",
-    "dpo",
-    "opmd_pairwise",
-    "m2po",
-    "clip_cov",
-    "grpo_process",
+    *("off_policy_grpo", "gspo", "ppo", "dpo"),  # by token, by completion, with a critic, by pair
+    *("opmd_pairwise", "m2po", "clip_cov", "grpo_process"),  # by group, batch, with lots, by step
 )
-"""By token, by completion, with a critic, by pair, by group, over the batch, with lots, by step."""
 
 
 def valued_policy_fn(params, batch, temperature):

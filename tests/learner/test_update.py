@@ -22,8 +22,6 @@ from tests.learner.toy import (
     updated,
 )
 
-GIVEN = hypers(1.0, 1.0, KNOBS)
-
 
 def numpy_loss(table, batch, knobs, *, temperature=1.0, drop=True):
     """Off-policy GRPO with centred advantages and sequence means, written out with loops."""

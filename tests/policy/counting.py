@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Literal
 
-CALLS = ("jaxpr", "call_jaxpr")
-
 
 def computed_flops(function: Any, *arguments: Any) -> int:
     """2 x multiply-accumulates of the products, counted beside the program in one compilation."""
@@ -40,7 +38,7 @@ def step(eqn: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
     if name in ("while", "scan", "cond"):
         flops, *results = {"while": while_, "scan": scan_, "cond": cond_}[name](params, inputs)
         return flops, results
-    for inner in CALLS:
+    for inner in ("jaxpr", "call_jaxpr"):
         if inner in params:
             return run(params[inner], inputs)
     flops = 0

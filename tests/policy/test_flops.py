@@ -69,9 +69,6 @@ def loss(config, remat, max_logits=flops.MAX_LOGITS, **functions):
     return total
 
 
-# ------------------------------------------------------------------ worked by hand
-
-
 def test_bytes_worked_by_hand():
     """d 4, f 6, one head of 2, V 10, one layer, biases, tied."""
     sizes = {"hidden_size": 4, "intermediate_size": 6, "num_heads": 1, "num_kv_heads": 1}
@@ -87,9 +84,6 @@ def test_bytes_worked_by_hand():
     assert flops.logits_bytes(config, layout) == 4 * 10 * 4
     assert flops.logits_bytes(config, layout, max_logits=19) == 4 * 10
     assert flops.score_bytes(config, layout) == 4 * 29
-
-
-# ------------------------------------------------------------------ against the programs
 
 
 def test_chunks_of_logits_are_computed_again():
@@ -161,9 +155,6 @@ def test_layers_keep_activation_bytes_and_rank_numbers_a_token_more(remat, rank,
     assert sum(x.size * np.dtype(x.dtype).itemsize for x in kept) == counted + narrow
 
 
-# ------------------------------------------------------------------ refusals, examples
-
-
 @pytest.mark.parametrize("remat", ["none", "products", "full"])
 def test_a_packed_update_is_its_traced_products(remat):
     config, groups = make_config(), make_groups(4, 3, 5, 40, seed=1)
@@ -206,27 +197,25 @@ def test_blocks_are_counted_as_they_are_walked(remat):
 
 @pytest.mark.parametrize(("least_read", "halvings"), [(None, 0), (2, 0), (3, 2)])
 def test_a_draw_is_counted_as_it_happens(least_read, halvings):
-    config, (n, g, p, t) = make_config(num_layers=2), (2, 3, 4, 9)
+    config, sizes = make_config(num_layers=2), {"n": 2, "g": 3, "p": 4, "t": 9}
     how_read = {"least_read": least_read, "halvings": halvings}
-    params, batch = make_params(config), full_batch(n=n, g=g, p=p, t=t)
+    params, batch = make_params(config), full_batch(**sizes)
 
     def draw(params, ids, mask):
-        how = {"temperature": 2.0, "greedy": False, "group_size": g, "max_tokens": t, "eos_id": 1}
+        how = {"temperature": 2.0, "greedy": False, "group_size": 3, "max_tokens": 9, "eos_id": 1}
         return sample(params, config, ids, mask, jax.random.key(0), **how, **how_read)
 
     prompts = batch.prompt_ids, batch.prompt_mask
     lengths = np.asarray(draw(params, *prompts).mask.sum(-1)).ravel()
     assert len(set(lengths)) > 2
-    counted = flops.sample_flops(config, n=n, g=g, p=p, t=t, lengths=lengths, **how_read)
+    counted = flops.sample_flops(config, **sizes, lengths=lengths, **how_read)
 
     def again(params, ids):  # a mask that is known is not asked for its empty rows under trace
         return draw(params, ids, prompts[1])
 
     assert computed_flops(again, params, prompts[0]) == counted.total
-    whole = {"lengths": [t] * (n * g), **how_read}
-    assert flops.sample_flops(config, n=n, g=g, p=p, t=t, **how_read) == flops.sample_flops(
-        config, n=n, g=g, p=p, t=t, **whole
-    )
+    whole = flops.sample_flops(config, **sizes, lengths=[9] * 6, **how_read)
+    assert flops.sample_flops(config, **sizes, **how_read) == whole
 
 
 def test_an_unknown_remat_is_refused():

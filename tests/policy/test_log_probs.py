@@ -113,10 +113,7 @@ def test_accelerated_parts_are_passed_in():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"prompt_ids": jnp.zeros((3, 6), jnp.int32)},
-        {"completion_mask": jnp.ones((3, 4, 3), bool)},
-    ],
+    [{"prompt_ids": jnp.zeros((3, 6), jnp.int32)}, {"completion_mask": jnp.ones((3, 4, 3), bool)}],
 )
 def test_shapes_that_disagree_are_refused(change):
     config, params, batch = make_case()

@@ -39,9 +39,6 @@ def adapters(params, *, rank=3, alpha=6.0, targets=ALL, seed=0, noise=0.3):
     return lora.SplitParams(moved, frozen)
 
 
-# ------------------------------------------------------------------ values
-
-
 @pytest.mark.parametrize(
     ("family", "choice", "rank", "alpha"),
     [(*pair, 1 + n, (0.5, 4.0)[n % 2]) for n, pair in enumerate(PAIRS)],
@@ -101,9 +98,6 @@ def test_float32_adapters_beside_bfloat16_weights():
     assert dtypes(grads(trained)) == {"float32"}
 
 
-# ------------------------------------------------------------------ gradients
-
-
 @pytest.mark.parametrize(("family", "choice"), PAIRS)
 def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choice):
     """dL/dB = scale dL/dW A^T and dL/dA = scale B^T dL/dW, at the merged W."""
@@ -124,9 +118,6 @@ def test_gradients_are_the_full_gradient_seen_through_the_adapters(family, choic
         d_b, d_a = 2.5 * d_w @ a.swapaxes(1, 2), 2.5 * b.swapaxes(1, 2) @ d_w
         np.testing.assert_allclose(full_names[f"{name}.lora.b"], d_b, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(full_names[f"{name}.lora.a"], d_a, rtol=1e-3, atol=1e-4)
-
-
-# ------------------------------------------------------------------ trees
 
 
 def test_a_split_shares_the_weights_and_depends_on_its_key():

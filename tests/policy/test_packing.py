@@ -104,9 +104,8 @@ def test_log_probs_of_recorded_tokens_are_those_of_the_whole_distribution(name):
     groups = make_groups(**CASES.get(name, CASES["blocks"]), seed=3)
     shape = (*groups.completion_ids.shape, config.vocab_size)
     whole = np.broadcast_to(np.arange(config.vocab_size, dtype=np.int32), shape)
-    groups = groups._replace(
-        top_ids=rng.integers(-1, config.vocab_size, (*shape[:-1], 3), np.int32)
-    )
+    some = rng.integers(-1, config.vocab_size, (*shape[:-1], 3), np.int32)
+    groups = groups._replace(top_ids=some)
     if name == "cut by tokens":
         cut = cut_by_tokens(groups, np.ones(len(groups.prompt_ids), bool), most=48)
         rows = jax.tree.map(jnp.asarray, pack_cut(groups, cut))
@@ -123,9 +122,8 @@ def test_log_probs_of_recorded_tokens_are_those_of_the_whole_distribution(name):
         top = np.where(present, out.top_log_probs, 0)
         np.testing.assert_allclose(top, np.where(present, expected, 0), atol=1e-5)
         np.testing.assert_allclose(out.log_probs, every.log_probs, atol=1e-5)
-    np.testing.assert_allclose(
-        np.exp(every.top_log_probs).sum(axis=-1)[groups.completion_mask], 1, rtol=1e-5
-    )
+    mass = np.exp(every.top_log_probs).sum(axis=-1)
+    np.testing.assert_allclose(mass[groups.completion_mask], 1, rtol=1e-5)
 
 
 def test_parts_computed_together_are_the_same():
@@ -163,14 +161,12 @@ ROOMY = Shape(parts=2, predictors=30, others=22, groups=2, members=3, prompt=5, 
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 5), min_size=4, max_size=4),
-    st.lists(st.integers(0, 6), min_size=12, max_size=12),
+    st.lists(st.integers(0, 6), min_size=12, max_size=12).map(lambda x: np.reshape(x, (4, 3))),
     st.lists(st.booleans(), min_size=4, max_size=4),
     st.integers(0, 2**16),
 )
 def test_any_lengths_with_anything_on_the_rows_padding(prompts, lengths, updated, seed):
-    groups = make_groups(
-        4, 3, 5, 6, seed=seed, prompts=prompts, lengths=np.reshape(lengths, (4, 3))
-    )
+    groups = make_groups(4, 3, 5, 6, seed=seed, prompts=prompts, lengths=lengths)
     rows = pack(groups, np.array(updated), ROOMY)
     nowhere = rows.key_slots == rows.key_slots.max()  # real places index into the layout
     assert nowhere.any()

@@ -1,6 +1,5 @@
 import json
 import os
-import resource
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from ogrpo.policy import load_config, load_pretrained, pretrained, save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_logits
+from tests.data.replay.test_disk import files_of_at_most
 from tests.policy.tiny import FAMILIES, make_config, make_params
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -68,8 +68,7 @@ def test_writes_the_bytes_that_transformers_wrote(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stored", "dtype"),
-    [("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")],
+    ("stored", "dtype"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")]
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_saved_loads_the_same_rounded_to_the_dtype(family, stored, dtype, tmp_path):
@@ -87,9 +86,8 @@ def test_saving_again_replaces_the_model_and_leaves_other_files(tmp_path):
     config = make_config()
     (tmp_path / "tokenizer.json").write_text("{}")
     for seed in (0, 1):
-        save_pretrained(
-            tmp_path, config, make_params(config, seed), extra_fields={"eos_token_id": 3}
-        )
+        params, fields = make_params(config, seed), {"eos_token_id": 3}
+        save_pretrained(tmp_path, config, params, extra_fields=fields)
     _, params = load_pretrained(tmp_path, jnp.float32)
     jax.tree.map(np.testing.assert_array_equal, params, make_params(config, 1))
     assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == 3
@@ -262,31 +260,24 @@ def test_a_disk_that_is_full_is_told_by_the_files_name_and_keeps_the_old_model(t
     config = make_config()
     old, new = (jax.tree.map(np.asarray, make_params(config, seed)) for seed in (0, 1))
     save_pretrained(tmp_path, config, old)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-    try:
-        with pytest.raises(OSError, match=f"{tmp_path / MODEL}"):
-            save_pretrained(tmp_path, config, new)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(OSError, match=f"{tmp_path / MODEL}"), files_of_at_most(room):
+        save_pretrained(tmp_path, config, new)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["config.json", MODEL]
     _, params = load_pretrained(tmp_path, jnp.float32)
     jax.tree.map(np.testing.assert_array_equal, params, old)
 
 
 def test_parameters_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
-    config = make_config()
+    config, folder = make_config(), tmp_path / "x"
     params = make_params(config)
     with pytest.raises(ValueError, match="LlamaForCausalLM has the parameters"):
-        save_pretrained(tmp_path / "x", make_config("Llama"), params)
+        save_pretrained(folder, make_config("Llama"), params)
+    with pytest.raises(ValueError, match=r"extra_fields \['vocab_size'\]"):
+        save_pretrained(folder, config, params, extra_fields={"vocab_size": 12})
     params["norm"]["weight"] = jnp.ones(17)
     with pytest.raises(ValueError, match=r"model\.norm\.weight has shape \(17,\), not \(16,\)"):
-        save_pretrained(tmp_path / "x", config, params)
-    with pytest.raises(ValueError, match=r"extra_fields \['vocab_size'\]"):
-        save_pretrained(
-            tmp_path / "x", config, make_params(config), extra_fields={"vocab_size": 12}
-        )
-    assert not (tmp_path / "x").exists()
+        save_pretrained(folder, config, params)
+    assert not folder.exists()
 
 
 def with_one(value):

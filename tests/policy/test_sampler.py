@@ -57,12 +57,8 @@ def test_frequencies_are_those_of_the_policy():
     group = 1 << 14
     samples = run(config, params, one, group_size=group, max_tokens=2, eos_id=0)
     every = jnp.asarray([*product(range(11), repeat=2)], jnp.int32)[None]
-    log_probs = trainer_log_probs(
-        params,
-        config,
-        one._replace(completion_ids=every, completion_mask=jnp.ones(every.shape, bool)),
-        0.7,
-    )
+    whole = one._replace(completion_ids=every, completion_mask=jnp.ones(every.shape, bool))
+    log_probs = trainer_log_probs(params, config, whole, 0.7)
     pairs = np.exp(np.asarray(log_probs, np.float64).sum(-1)).reshape(11, 11)
     # After the end token 0 there is no second token, and padding is 0.
     exact = np.where(np.arange(11)[:, None] == 0, 0, pairs)

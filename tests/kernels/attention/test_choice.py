@@ -22,23 +22,18 @@ pytestmark = pytest.mark.slow
 def calls_blocks(name, keys):
     of = jax.ShapeDtypeStruct
     q, k, seen = of((1, 1, 2, 2, 4), "float32"), of((1, keys, 1, 4), "float32"), jnp.ones((1, 1, 2))
-    return "_attend" in str(
-        jax.make_jaxpr(lambda q, k: kernel(name)(q, [KeySegment(k, k, seen.astype(int))]))(q, k)
-    )
+    program = jax.make_jaxpr(lambda q, k: kernel(name)(q, [KeySegment(k, k, seen.astype(int))]))
+    return "_attend" in str(program(q, k))
 
 
-def test_auto_goes_by_the_keys():
+def test_auto_goes_by_the_keys_and_a_run_is_told_what_no_one_has_measured():
     assert [calls_blocks("auto", keys) for keys in (LEAST_KEYS - 1, LEAST_KEYS)] == [False, True]
     assert not calls_blocks("plain", LEAST_KEYS)
     assert calls_blocks("blocked", 1)
-
-
-def test_a_run_is_told_what_no_one_has_measured():
     assert describe("auto", "cpu") == "blocked from 128 keys on, plain below"
     assert describe("plain", "gpu") == "plain"
-    assert describe("blocked", "gpu").endswith(
-        "1024 keys a step, in XLA, not yet measured on a gpu"
-    )
+    told = describe("blocked", "gpu")
+    assert told.endswith("1024 keys a step, in XLA, not yet measured on a gpu")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
