@@ -64,11 +64,7 @@ def test_what_does_not_fit_is_an_error_that_names_both_numbers(groups, rewards, 
         pad_groups(groups, P, T, rewards=np.zeros(rewards, np.float32))
 
 
-@given(
-    n_problems=st.integers(1, 20),
-    batch_size=st.integers(1, 45),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(n_problems=st.integers(1, 20), batch_size=st.integers(1, 45), seed=st.integers(0, 2**32 - 1))
 def test_every_epoch_visits_every_problem_once(n_problems, batch_size, seed):
     stream = PromptStream(n_problems, batch_size, seed)
     n_steps = -(-3 * n_problems // batch_size)

@@ -54,9 +54,8 @@ def test_the_unit_centre_is_free_inside_the_band_and_priced_outside_it():
     rewards, eps = jnp.array([[1.0, 0.0]]), (jnp.float32(0.2), jnp.float32(0.25))
     for ratios, prices in (([1.2, 0.9], [0.0, 0.0]), ([2.0, 0.5], [0.75, 0.3])):
         new = jnp.log(jnp.array(ratios))[None, :, None]
-        np.testing.assert_allclose(
-            center_prices(new, ones, mask, rewards, *eps)[0], prices, atol=1e-6
-        )
+        actual = center_prices(new, ones, mask, rewards, *eps)
+        np.testing.assert_allclose(actual[0], prices, atol=1e-6)
 
 
 def test_of_two_hundred_null_runs_read_after_every_round_no_more_are_certified_than_stated():

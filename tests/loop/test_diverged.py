@@ -72,26 +72,21 @@ def test_its_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, c
     for number, update in enumerate(dump["updates"]):
         assert update["metrics"]["loss"] == "nan"
         assert update["hypers"]["learning_rate"] > 1e37
-        assert (
-            f"update {number}: step {number + 1}, draw 0, iteration 0; in the run loss nan" in out
-        )
+        place = f"step {number + 1}, draw 0, iteration 0"
+        assert f"update {number}: {place}; in the run loss nan" in out
     assert out.count("\nweights before the update, by array: finite\n") == 3
     assert out.count("\nthe sampler's log-probs: finite, from -") == 3
     assert out.count("\nloss: nan\n") == 3
-    assert (
-        out.count("first not finite: log-probs of the policy, the first at prompt 0, completion 0")
-        == 3
-    )
+    named = "first not finite: log-probs of the policy, the first at prompt 0, completion 0"
+    assert out.count(named) == 3
     assert out.count(" NaN or infinite") >= 3 * 4
     assert "\ngradient, by array: finite" not in out
 
 
 def test_a_warm_start_that_diverges_says_so(tmp_path):
     config = with_options(BASE, {"warm_start.steps": 4, "warm_start.learning_rate": 1e38})
-    with pytest.raises(
-        ValueError,
-        match=r"imitation diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate",
-    ):
+    said = r"imitation diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate"
+    with pytest.raises(ValueError, match=said):
         go(tmp_path / "run", config)
     assert not (tmp_path / "run" / "model").exists()
 

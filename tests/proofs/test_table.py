@@ -77,28 +77,16 @@ def test_the_table_holds_the_hash_of_every_statement():
     )
 
 
+BOUND, UNIQUE = "TokenSurrogate.token_surrogate_bound", "OptimalTruncation.fixed_point_unique"
+
+
 @pytest.mark.parametrize(
     ("chapter", "old", "new", "changed"),
     [
         ("Divergence", "<= kl pi mu / 2.", "<= kl pi mu / 3.", "Divergence.pinsker"),
-        (
-            "Divergence",
-            "tv pi mu := / 2 *",
-            "tv pi mu := / 3 *",
-            "TokenSurrogate.token_surrogate_bound",
-        ),
-        (
-            "TokenSurrogate",
-            "0 <= F h <= 1.",
-            "0 <= F h <= 2.",
-            "TokenSurrogate.token_surrogate_bound",
-        ),
-        (
-            "OptimalTruncation",
-            "(m - 1) * tail t.",
-            "m * tail t.",
-            "OptimalTruncation.fixed_point_unique",
-        ),
+        ("Divergence", "tv pi mu := / 2 *", "tv pi mu := / 3 *", BOUND),
+        ("TokenSurrogate", "0 <= F h <= 1.", "0 <= F h <= 2.", BOUND),
+        ("OptimalTruncation", "(m - 1) * tail t.", "m * tail t.", UNIQUE),
     ],
 )
 def test_a_changed_constant_changes_a_hash(chapter, old, new, changed):

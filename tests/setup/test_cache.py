@@ -22,14 +22,8 @@ def names(folder: Path) -> set[str]:
 def test_programs_without_their_end_are_dropped_and_the_others_stay(tmp_path):
     flipped = bytearray(PROGRAM)
     flipped[len(PROGRAM) // 2] ^= 1
-    write(
-        tmp_path,
-        whole=PROGRAM,
-        cut=PROGRAM[:-1],
-        empty=b"",
-        flipped=bytes(flipped),
-        other=b"\x28\xb5",
-    )
+    torn = {"cut": PROGRAM[:-1], "empty": b"", "flipped": bytes(flipped)}
+    write(tmp_path, whole=PROGRAM, other=b"\x28\xb5", **torn)
     assert drop_torn(tmp_path) == 3
     assert names(tmp_path) == {"whole-cache", "other-cache"}
 

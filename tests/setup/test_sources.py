@@ -92,10 +92,7 @@ REFUSED = [
         TrainConfig(task=SUMS, data=Data(heldout="0")),
         r"'sums' has no held-out problems, .* --data\.heldout",
     ),
-    (
-        TrainConfig(task=SUMS, data=Data(prompt="Calculate.")),
-        r"'Calculate\.' has no \{question\}",
-    ),
+    (TrainConfig(task=SUMS, data=Data(prompt="Calculate.")), r"'Calculate\.' has no \{question\}"),
 ]
 
 
@@ -207,9 +204,7 @@ def test_a_reward_that_overruns_is_ended_in_time(user_rewards):
     config = replace(MADE, rewards=(f"{user_rewards}:endless",), reward=judging)
     with closing(prepare(config)) as prepared:
         verdicts = judged(prepared, "2", "1")
-    np.testing.assert_array_equal(
-        verdicts.rewards, [1, np.nan]
-    )  # the one that failed is not judged
+    np.testing.assert_array_equal(verdicts.rewards, [1, np.nan])  # what failed is not judged
     assert np.isnan(verdicts.values["endless"]).tolist() == [False, True]
     assert "0.5" in verdicts.failures[0]
 

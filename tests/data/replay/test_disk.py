@@ -28,15 +28,7 @@ class Disk:
     `found` is what the next start finds: as at the cut, whatever the process did afterwards.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        survived: Path,
-        patch: pytest.MonkeyPatch,
-        cut_at: int,
-        *,
-        early_names: bool,
-    ) -> None:
+    def __init__(self, root: Path, survived: Path, patch, cut_at: int, *, early_names: bool):
         self.root, self.survived, self._left = root, survived, cut_at
         self._early_names = early_names
         self._files: dict[int, bytes] = {}
