@@ -57,11 +57,6 @@ def test_the_command_line_that_the_page_of_names_gives_for_a_title_has_that_titl
     assert title(parse(command.split(), program="train", preset="default")) == stated
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_is_accepted(preset):
-    check(PRESETS[preset]())
-
-
 EXACT = Override(center="exact")
 REFUSED = {
     "an unknown name": (main_study(algorithm="gpro"), "there is no algorithm 'gpro'. Did you mean"),
@@ -116,23 +111,18 @@ def test_an_option_that_would_change_nothing_is_refused(config, message):
         check(config)
 
 
-ALLOWED = {
-    "the exact centre over several updates": main_study(
-        override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(updates_per_batch=2)
-    ),
-    "stages of a KL term": main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
-    "masks that change the average": main_study(
-        override=Override(mask_zero_variance=True, count_masked=False)
-    ),
-    "the cap of a weight": main_study(
-        override=Override(weight="truncated"), knobs=Knobs(weight_cap=1.5)
-    ),
-}
+ALLOWED = [
+    main_study(override=EXACT, knobs=Knobs(eps_low=0.1), schedule=Schedule(updates_per_batch=2)),
+    main_study(knobs=Knobs(beta=0.1), schedule=Schedule(stages=2)),
+    main_study(override=Override(mask_zero_variance=True, count_masked=False)),
+    main_study(override=Override(weight="truncated"), knobs=Knobs(weight_cap=1.5)),
+    *(preset() for preset in PRESETS.values()),
+]
 
 
-@pytest.mark.parametrize("name", ALLOWED)
-def test_what_acts_is_accepted(name):
-    check(ALLOWED[name])
+@pytest.mark.parametrize("config", ALLOWED)
+def test_what_acts_and_every_preset_is_accepted(config):
+    check(config)
 
 
 def test_groups_of_equal_rewards_are_silent_or_not():

@@ -129,11 +129,8 @@ def test_a_closure_over_a_masked_batch_has_no_nan_in_its_gradient():
     def loss(x, *, clean):
         log_probs, batch = objectives.masked_batch(x, padded) if clean else (x, padded)
         delta = log_probs - batch.behavior_log_probs
-        term = objectives.scored(
-            log_probs,
-            batch,
-            lambda r, a: gates.open_gate(r, a) * (jnp.abs(delta) < 1).astype(float),
-        )
+        near = (jnp.abs(delta) < 1).astype(float)
+        term = objectives.scored(log_probs, batch, lambda r, a: gates.open_gate(r, a) * near)
         return sequence_mean(term - delta**2 * batch.advantages, batch.mask)
 
     assert np.isfinite(jax.grad(partial(loss, clean=True))(raw)).all()

@@ -124,6 +124,8 @@ dppo = {"low": 0.2, "high": 0.2, "cap": 3.0}
 sapo = partial(reference.sapo, temperature_pos=1.0, temperature_neg=1.05)
 halved = partial(reference.opmd_min, tau=1.0)
 squared = partial(reference.opmd_kimi, coef=0.1)
+clip_cov = partial(reference.clip_cov, **EPS, share=0.2, cov_low=-0.5, cov_high=1.5)
+m2po_released = partial(reference.m2po_released, threshold=0.04, eps_low=0.3, eps_high=0.5)
 RECS = {
     "none": {"none": reinforce},
     **{
@@ -171,6 +173,7 @@ def icepop(d):
     return np.where((np.exp(d) >= 0.5) & (np.exp(d) <= 5.0), np.exp(d), 0.0)
 
 
+truncated = weighed(ppo, token_weight)
 FORMULAS = {
     ("verl 0.9", "loss_mode"): {
         "vanilla": (bessel, dual, tokens),
@@ -244,11 +247,7 @@ FORMULAS = {
         'GRPOConfig(kl_loss_mode="low_var_kl")': (bessel, with_kl(ppo, "k3", 0.04), sequences),
         'GRPOConfig(loss_algo="gspo-token")': (bessel, with_kl(gspo, "k1", 0.04), sequences),
         "GRPOConfig(epsilon_c=3.0)": (bessel, with_kl(dual, "k1", 0.04), sequences),
-        'GRPOConfig(sampler_is="token")': (
-            bessel,
-            with_kl(weighed(ppo, token_weight), "k1", 0.04),
-            sequences,
-        ),
+        'GRPOConfig(sampler_is="token")': (bessel, with_kl(truncated, "k1", 0.04), sequences),
         "DAPOConfig()": (bessel, wide, tokens),
         "DrGRPOConfig()": (centered, with_kl(ppo, "k1", 0.04), fixed),
     },
@@ -319,16 +318,8 @@ PAPERS = {
     "kl_cov": (bessel, kl_cov, tokens),
     "distill": (centered, partial(reference.distill, low=0.2, coef=1e-3), tokens),
     "sequence_tis": (bessel, partial(reference.sequence_tis, high=2.0), tokens),
-    "clip_cov, share 0.2, cov_low -0.5, cov_high 1.5": (
-        bessel,
-        partial(reference.clip_cov, **EPS, share=0.2, cov_low=-0.5, cov_high=1.5),
-        tokens,
-    ),
-    "m2po_released": (
-        population,
-        partial(reference.m2po_released, threshold=0.04, eps_low=0.3, eps_high=0.5),
-        tokens,
-    ),
+    "clip_cov, share 0.2, cov_low -0.5, cov_high 1.5": (bessel, clip_cov, tokens),
+    "m2po_released": (population, m2po_released, tokens),
 }
 SOURCES = {
     f"{row.project} {row.theirs}, {row.ours}": (row.ours, stated(row))

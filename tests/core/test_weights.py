@@ -22,10 +22,7 @@ CASES = {
     ),
     "sequence_masked": (partial(weights.sequence_masked_weight, cap=3.5), [3, 3, 3, 0.5, 0.5, 0]),
     "group": (weights.group_normalized_weight, [2 * 3 / 3.5] * 3 + [2 * 0.5 / 3.5] * 2 + [1]),
-    "batch": (
-        weights.batch_normalized_weight,
-        [3 * 3 / 7.5] * 3 + [3 * 0.5 / 7.5] * 2 + [3 * 4 / 7.5],
-    ),
+    "batch": (weights.batch_normalized_weight, np.array([3, 3, 3, 0.5, 0.5, 4]) * 3 / 7.5),
     "trace": (
         partial(traces.trace_weight, decay=0.9, cap=1.0),
         [0.9, 0.9**2 * 0.5, 0.9**3 * 0.5, 0.9 * 0.25, 0.9**2 * 0.25, 0.9],

@@ -25,17 +25,9 @@ def examples(count=7, prompt="how many?"):
 
 
 def evaluate(engine=None, problems=None, *, score=holds, batch=2, **options):
-    batches = sample_and_judge(
-        engine or make_engine(),
-        examples() if problems is None else problems,
-        encode=encode,
-        decode=decode,
-        sampling=SAMPLING,
-        score=score,
-        seed=3,
-        batch=batch,
-        **options,
-    )
+    problems = examples() if problems is None else problems
+    options |= {"encode": encode, "decode": decode, "sampling": SAMPLING, "score": score, "seed": 3}
+    batches = sample_and_judge(engine or make_engine(), problems, batch=batch, **options)
     return chain.from_iterable(batches)
 
 

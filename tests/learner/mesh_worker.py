@@ -52,14 +52,7 @@ def on_one_device(lora: Lora) -> tuple[Callable, TrainState, TrainState, dict]:
     return tokens, begun, *jax.device_get(two_updates(update, first, make_batch()))
 
 
-def check_update(
-    sizes: dict[str, int],
-    lora: Lora,
-    *,
-    microbatches: int = 1,
-    packed: bool = False,
-    tokens: int | None = None,
-) -> int:
+def check_update(sizes: dict, lora: Lora, *, microbatches=1, packed=False, tokens=None) -> int:
     """Two updates are those of one device, a third is skipped on all; returns a device's bytes."""
     kernels = Kernels() if packed else Kernels(log_probs="chunked", attention="blocked")
     config = main_study(mesh=Mesh(**sizes), lora=lora, kernels=kernels)

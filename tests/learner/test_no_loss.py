@@ -56,11 +56,8 @@ def assert_finite(metrics):
     there=arrays(bool, (N, G, T)),
 )
 def test_any_masks_and_rewards_give_a_finite_update(cut, rewards, loss, there):
-    batch = toy.make_batch()._replace(
-        rewards=jnp.asarray(rewards),
-        loss_mask=jnp.asarray(loss),
-        completion_mask=jnp.asarray(there),
-    )
+    fields = {"rewards": rewards, "loss_mask": loss, "completion_mask": there}
+    batch = toy.make_batch()._replace(**jax.tree.map(jnp.asarray, fields))
     state = toy.make_state(**CUTS[cut])
     after, metrics = toy_update(cut)(state, batch, hypers(0.1, 1.0, KNOBS))
     assert_finite(metrics)
@@ -115,10 +112,8 @@ def test_a_batch_without_loss_moves_no_algorithm(name):
     nothing, zeros = np.zeros((N, G, T), bool), jnp.zeros((N, G, T))
     steps = {"step_rewards": zeros, "step_ends": jnp.asarray(nothing)}
     batch = toy.make_batch()._replace(values=zeros, **steps)
-    for bare in (
-        batch._replace(loss_mask=jnp.asarray(nothing)),
-        batch._replace(completion_mask=jnp.asarray(nothing)),
-    ):
+    for mask in ("loss_mask", "completion_mask"):
+        bare = batch._replace(**{mask: jnp.asarray(nothing)})
         after, metrics = update(toy.make_state(), bare, hypers(0.1, 1.0, knobs))
         assert_finite(metrics)
         np.testing.assert_array_equal(after.params["table"], toy.make_params()["table"])

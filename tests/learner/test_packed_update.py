@@ -53,13 +53,9 @@ def updated(*, packed, microbatches=1, skip=False, tokens=None):
     for name, seed in (("proximal_log_probs", 1), ("ref_log_probs", 2)):
         log_probs = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
         batch = batch._replace(**{name: log_probs})
+    how = {"microbatches": microbatches, "packed": packed, "skip_zero_variance": skip}
     recipe = make_recipe(
-        policy_fn=policy_fn,
-        reduction=aggregate.group_total,
-        microbatches=microbatches,
-        packed=packed,
-        skip_zero_variance=skip,
-        region_fn=REGION,
+        policy_fn=policy_fn, reduction=aggregate.group_total, region_fn=REGION, **how
     )
     state = init_state(make_params(CONFIG), optax.identity(), region=jnp.float32(0.25))
     return make_update(GRADIENT, recipe)(state, batch, hypers(0.1, 0.7, KNOBS))

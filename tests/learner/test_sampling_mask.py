@@ -60,20 +60,16 @@ def test_the_law_is_by_the_definitions_and_sums_to_one(name):
     rule = {"min_p": 0.0, "top_k": V, "top_p": 1.0, **RULES[name]}
     batch, out = everything()
     _, drawn, every = law(RULES[name])
-    for mu, cut, is_token in zip(
-        np.exp(out.top_log_probs[0]).reshape(-1, V),
-        np.exp(every[0]).reshape(-1, V),
-        np.asarray(batch.completion_mask).ravel(),
-        strict=True,
-    ):
-        if is_token:
-            left = sorted(np.flatnonzero(mu >= rule["min_p"] * mu.max()), key=lambda v: -mu[v])
-            left = left[: rule["top_k"]]
-            share = mu[left] / mu[left].sum()
-            count = np.sum(np.cumsum(share) - share < rule["top_p"])
-            expected = np.zeros(V)
-            expected[left[:count]] = share[:count] / share[:count].sum()
-            np.testing.assert_allclose(cut, expected, atol=1e-6)
+    is_token = np.asarray(batch.completion_mask)
+    laws = (np.exp(np.asarray(x)[is_token]) for x in (out.top_log_probs, every))
+    for mu, cut in zip(*laws, strict=True):
+        left = sorted(np.flatnonzero(mu >= rule["min_p"] * mu.max()), key=lambda v: -mu[v])
+        left = left[: rule["top_k"]]
+        share = mu[left] / mu[left].sum()
+        count = np.sum(np.cumsum(share) - share < rule["top_p"])
+        expected = np.zeros(V)
+        expected[left[:count]] = share[:count] / share[:count].sum()
+        np.testing.assert_allclose(cut, expected, atol=1e-6)
     np.testing.assert_allclose(np.exp(drawn.sum(axis=-1)).sum(), 1, rtol=1e-5)
 
 

@@ -46,17 +46,7 @@ def make_params() -> dict:
     return {"table": jnp.asarray(np.random.default_rng(0).normal(size=(V, V)), jnp.float32)}
 
 
-def make_groups(
-    seed: int = 1,
-    n: int = 4,
-    g: int = 3,
-    p: int = 2,
-    t: int = 6,
-    *,
-    vocab: int = V,
-    shortest: int = 1,
-    loss: float = 1.0,
-) -> Batch:
+def make_groups(seed=1, n=4, g=3, p=2, t=6, *, vocab=V, shortest=1, loss=1.0) -> Batch:
     """Ragged groups on the host, one without variance and one with; that share of tokens has loss."""
     rng = np.random.default_rng(seed)
     rewards = rng.integers(0, 2, (n, g)).astype(np.float32)

@@ -28,13 +28,9 @@ def test_segments_are_one_softmax_over_their_union():
     private = draw(2, 2, N, G, T, K, D)
     lengths = np.array([P, 3])
     seen = np.arange(P) < lengths[:, None]
-    out = attend(
-        jnp.asarray(queries),
-        [
-            KeySegment(*jnp.asarray(shared), jnp.asarray(lengths)[:, None, None]),
-            KeySegment(*jnp.asarray(private), causal(jnp.ones((1, 1, T), bool))),
-        ],
-    )
+    prompts = KeySegment(*jnp.asarray(shared), jnp.asarray(lengths)[:, None, None])
+    completions = KeySegment(*jnp.asarray(private), causal(jnp.ones((1, 1, T), bool)))
+    out = attend(jnp.asarray(queries), [prompts, completions])
     for n, g in np.ndindex(N, G):
         keys, values = (np.concatenate([shared[i, n], private[i, n, g]]) for i in (0, 1))
         mask = np.concatenate([np.tile(seen[n], (T, 1)), np.tril(np.ones((T, T), bool))], axis=1)

@@ -30,11 +30,7 @@ def test_a_claim_that_holds_is_not_refuted():
 
 
 def test_the_script_runs_without_our_packages():
-    done = subprocess.run(
-        [sys.executable, "-I", str(PROOFS / "counterexamples.py")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = [sys.executable, "-I", str(PROOFS / "counterexamples.py")]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
     assert done.stdout.count("fails:") == len(MODULE["PROPOSAL"] + MODULE["PAPER"])
     assert "holds:" not in done.stdout

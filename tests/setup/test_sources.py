@@ -24,7 +24,7 @@ from ogrpo.setup.find_task import check_sources, find_task
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import prepare
 from ogrpo.tasks import Task
-from tests.loop.walk import CHAT, SUMS
+from tests.loop.walk import CHAT, SUMS, with_options
 from tests.policy.tiny import ragged_batch
 from tests.run.rewards import ODD, VARIED
 from tests.tasks.test_official import write
@@ -50,54 +50,40 @@ def judged(prepared, *texts):
     return verdicts
 
 
+MATH = {"task": "math", "data.path": "x"}
 REFUSED = [
+    ({"task": SUMS, "data.path": "here"}, r"data\.path is here, .* where a named task's files are"),
     (
-        TrainConfig(task=SUMS, data=Data(path="here")),
-        r"data\.path is here, .* where a named task's files are",
-    ),
-    (
-        TrainConfig(
-            task="math",
-            data=Data(path="x", solution_column="worked"),
-            evaluation=Evaluation(task=SUMS),
-        ),
+        {**MATH, "data.solution_column": "worked", "evaluation.task": SUMS},
         r"data\.solution-column is worked, .* give --task a file",
     ),
+    ({**MATH, "data.heldout": "0.5"}, "data.heldout is 0.5, .* evaluated on prompts of its own"),
     (
-        TrainConfig(task="math", data=Data(path="x", heldout="0.5")),
-        r"data\.heldout is 0\.5, .* evaluated on prompts of its own",
+        {"rewards": (ODD,), "reward.weights": (1.0, 2.0)},
+        "reward.weights has 2 weights for 1 rewards",
     ),
+    ({"evaluation.task": SUMS, "evaluation.path": "x"}, r"evaluation\.path is x"),
     (
-        TrainConfig(rewards=(ODD,), reward=Judging(weights=(1.0, 2.0))),
-        r"reward\.weights has 2 weights for 1 rewards",
-    ),
-    (TrainConfig(evaluation=Evaluation(task=SUMS, path="x")), r"evaluation\.path is x"),
-    (
-        TrainConfig(task=SUMS, warm_start=WarmStart(demonstrations=2)),
+        {"task": SUMS, "warm_start.demonstrations": 2},
         r"warm-start\.demonstrations is 2, .* worked solutions are imitated",
     ),
     (
-        TrainConfig(task=SUMS, rewards=(ODD,), reward=Judging(extraction="boxed")),
+        {"task": SUMS, "rewards": (ODD,), "reward.extraction": "boxed"},
         r"reward\.extraction is boxed, .* no answers are compared",
     ),
+    ({"reward.call_seconds": 1.0}, r"reward\.call-seconds is 1\.0, .* bound their own time"),
     (
-        TrainConfig(reward=Judging(call_seconds=1.0)),
-        r"reward\.call-seconds is 1\.0, .* bound their own time",
+        {"task": CHAT, "data.prompt": "{question}!"},
+        "data.prompt is .* those of 'chat' are messages",
     ),
-    (
-        TrainConfig(task=CHAT, data=Data(prompt="{question}!")),
-        r"data\.prompt is .* those of 'chat' are messages",
-    ),
-    (
-        TrainConfig(task=SUMS, data=Data(heldout="0")),
-        r"'sums' has no held-out problems, .* --data\.heldout",
-    ),
-    (TrainConfig(task=SUMS, data=Data(prompt="Calculate.")), r"'Calculate\.' has no \{question\}"),
+    ({"task": SUMS, "data.heldout": "0"}, r"'sums' has no held-out problems, .* --data\.heldout"),
+    ({"task": SUMS, "data.prompt": "Calculate."}, r"'Calculate\.' has no \{question\}"),
 ]
 
 
-@pytest.mark.parametrize(("config", "message"), REFUSED)
-def test_what_would_change_nothing_or_is_not_read_is_refused(config, message):
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_would_change_nothing_or_is_not_read_is_refused(options, message):
+    config = with_options(TrainConfig(), options)
     with pytest.raises(ValueError, match=message):  # noqa: PT012 - the one or the other
         check_sources(config)
         find_task(config)
@@ -252,11 +238,8 @@ def test_another_task_is_evaluated_on_from_its_files(official, tmp_path):
     assert [e.columns["answer"] for e in task.heldout] == ["9", "10", "11", "12"]
     other = tmp_path / "other.jsonl"
     write(other, [{"prompt": "1 + 1 =", "answer": "2"}])
-    config = replace(
-        MADE,
-        data=Data(prompt_column="prompt", solution_column="worked"),
-        evaluation=Evaluation(task=str(other)),
-    )
+    columns = {"data.prompt_column": "prompt", "data.solution_column": "worked"}
+    config = with_options(MADE, {**columns, "evaluation.task": str(other)})
     check_sources(config)
     task = find_task(config).task  # the other file needs no worked solutions
     assert (task.solutions, [e.columns for e in task.heldout]) == ("worked", [{"answer": "2"}])
@@ -264,12 +247,8 @@ def test_another_task_is_evaluated_on_from_its_files(official, tmp_path):
 
 @pytest.mark.parametrize("engine", ["rollout", "embedded"])
 def test_the_trainers_own_sampler_can_evaluate(engine):
-    config = replace(
-        MADE,
-        model=Model(random="tiny"),
-        rollout=Rollout(url=("http://a",)),
-        evaluation=Evaluation(engine=engine),
-    )
+    options = {"model.random": "tiny", "rollout.url": ("http://a",), "evaluation.engine": engine}
+    config = with_options(MADE, options)
     with closing(prepare(config)) as prepared:
         decoder = tiny_decoder(prepared.tokenizer)
         servers = make_parts(prepared.config, prepared, decoder).collection.engine  # in their place

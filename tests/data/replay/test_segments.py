@@ -159,10 +159,7 @@ SPOILT = {
     "renamed": (lambda first, *_: first.rename(first.with_name(RENAMED)), None),
     "reordered": (rewrite(lambda table: table.take([*reversed(range(table.num_rows))])), 0),
     "cut": (rewrite(lambda table: table.slice(0, 3)), 0),
-    "without ids": (
-        rewrite(lambda t: t.set_column(0, "group", pa.nulls(t.num_rows, pa.int64()))),
-        0,
-    ),
+    "without ids": (rewrite(lambda t: t.set_column(0, "group", pa.nulls(len(t), pa.int64()))), 0),
     "without a column": (rewrite(lambda table: table.drop_columns(["log_probs"])), 0),
 }
 
