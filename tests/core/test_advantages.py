@@ -70,9 +70,12 @@ def test_batch_standardized_has_one_scale():
     np.testing.assert_array_equal(advantages.batch_standardized(R * 0 + 0.1), 0)
 
 
-def test_zero_variance_groups_are_found():
+def test_zero_variance_groups_are_found_and_what_was_not_judged_is_told_apart_from_0():
     np.testing.assert_array_equal(advantages.zero_variance_mask(R), [False, True])
     np.testing.assert_array_equal(advantages.zero_variance_mask(R[:, :1]), [True, True])
+    values, present = advantages.judged(jnp.array([0.0, jnp.nan, 2.0]))
+    np.testing.assert_array_equal(values, [0, 0, 2])
+    np.testing.assert_array_equal(present, [True, False, True])
 
 
 @pytest.mark.parametrize("name", sorted(TAKES_A_GROUP | NEEDS_NO_SIBLING))
@@ -92,12 +95,6 @@ def test_a_completion_that_was_not_judged_is_left_out(name):
         np.testing.assert_allclose(earned.sum(1), 0, atol=1e-6)
         return
     np.testing.assert_allclose(earned[:, [0, 2, 3]], fn(rewards), rtol=1e-6, atol=1e-7)
-
-
-def test_what_was_not_judged_is_told_apart_from_0():
-    values, present = advantages.judged(jnp.array([0.0, jnp.nan, 2.0]))
-    np.testing.assert_array_equal(values, [0, 0, 2])
-    np.testing.assert_array_equal(present, [True, False, True])
 
 
 # Of sets of completions, and of their lengths.
@@ -125,7 +122,7 @@ def test_advantages_of_sets_are_their_definitions_over_every_set(k):
         np.testing.assert_allclose(of_best, alone, rtol=1e-4, atol=1e-6)
 
 
-def test_advantages_of_sets_are_those_of_large_groups_too():
+def test_advantages_of_sets_are_those_of_large_groups_too_and_of_too_small_ones_nan():
     """There are 6e40 sets of 32 of 256 completions, beyond float32: the shares are of logs."""
     n, k, failures = 256, 32, 250
     rewards = jnp.asarray(np.arange(n) >= failures, jnp.float32)
@@ -136,6 +133,8 @@ def test_advantages_of_sets_are_those_of_large_groups_too():
     of_best = k * (np.array([beside_failure, 1]) - without)
     for fn, expected in ((advantages.pass_at_k, of_any), (advantages.max_at_k, of_best)):
         np.testing.assert_allclose(fn(rewards, k=float(k))[jnp.array([0, -1])], expected, rtol=0.1)
+    assert np.isnan(advantages.max_at_k(jnp.ones((1, 3)), k=jnp.float32(3))).all()
+    assert np.isnan(advantages.pass_at_k(jnp.ones((1, 3)), k=4.0)).all()
 
 
 MASK = np.arange(6) < RNG.integers(0, 7, (2, 5, 1))
@@ -186,11 +185,6 @@ def test_gdpo_standardises_each_reward_by_itself():
         jnp.asarray(both, jnp.float32), weights=jnp.asarray(weights, jnp.float32)
     )
     np.testing.assert_allclose(ours, each @ weights, rtol=1e-4, atol=1e-5)
-
-
-def test_groups_too_small_for_k_are_seen():
-    assert np.isnan(advantages.max_at_k(jnp.ones((1, 3)), k=jnp.float32(3))).all()
-    assert np.isnan(advantages.pass_at_k(jnp.ones((1, 3)), k=4.0)).all()
 
 
 def test_the_straight_through_estimator_has_k3s_value_and_k2s_gradient():

@@ -104,9 +104,8 @@ def test_the_mask_silences_sequences_that_are_far_and_no_others():
     log_probs, batch, a = problem()
     loss = REGIONS["mask"].loss((), log_probs, batch)
     ratio = np.exp(a.lp - a.old)
-    kl = np.where(a.mask, ratio * np.log(ratio) - ratio + 1, 0).sum(-1) / np.maximum(
-        a.mask.sum(-1), 1
-    )
+    kl = np.where(a.mask, ratio * np.log(ratio) - ratio + 1, 0).sum(-1)
+    kl /= np.maximum(a.mask.sum(-1), 1)
     expected = np.where((kl > 0.05)[..., None], 0, objectives.reinforce(log_probs, batch))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert 0 < (kl > 0.05).sum() < kl.size

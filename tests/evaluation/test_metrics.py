@@ -13,14 +13,12 @@ TEXTS = [["4", "4", "5", "6"], ["1", "2", "3", ""], ["4", "4", "4", "7"]]
 
 def answers():
     """Returns answers in no order, as nothing may depend on it."""
-    made = [
-        record(
-            n, g, text=TEXTS[n][g], correct=float(RIGHT[n, g]), token_ids=(0,) * (10 * n + g + 1)
-        )
-        for n in range(3)
-        for g in range(4)
-    ]
-    return made[::-1]
+
+    def answer(n, g):
+        ids = (0,) * (10 * n + g + 1)
+        return record(n, g, text=TEXTS[n][g], correct=float(RIGHT[n, g]), token_ids=ids)
+
+    return [answer(n, g) for n, g in np.ndindex(3, 4)][::-1]
 
 
 def test_every_figure_is_its_estimates():
@@ -32,9 +30,8 @@ def test_every_figure_is_its_estimates():
         assert figures[f"maj@{k}"] == majority_at_k(RIGHT, votes, k).mean
     assert figures["pass@1"] == clustered_interval(RIGHT).mean == figures["reward/correct"]
     lengths = np.arange(1, 5) + 10.0 * np.arange(3)[:, None]
-    assert [figures[f"tokens{end}"] for end in ("", "/low", "/high")] == [
-        *mean_interval(lengths)[:3]
-    ]
+    tokens = mean_interval(lengths)[:3]
+    assert [figures[f"tokens{end}"] for end in ("", "/low", "/high")] == [*tokens]
     assert (figures["tokens/median"], figures["tokens/max"]) == (12.5, 24)
     assert (figures["problems"], figures["answers"], figures["failed"]) == (3, 12, 0)
     assert (figures["truncated"], figures["truncated/low"]) == (0, 0)

@@ -67,7 +67,7 @@ REFUSED = {
         {"fields": {"KIND.attention.head_count": 0}},
         "fields that no file of its kind has",
     ),
-    "lacking": ({"leave_out": ("blk.1.ffn_up.weight",)}, "lacks model.layers.1.mlp.up_proj.weight"),
+    "lacking": ({"without": ("blk.1.ffn_up.weight",)}, "lacks model.layers.1.mlp.up_proj.weight"),
     "unknown": ({"extra": {"more.weight": np.ones(2, np.float32)}}, "has, unknown to it, more.wei"),
     "shape": ({"fields": {"KIND.feed_forward_length": 96}}, "has shape .*the fields make it"),
     "not finite": (

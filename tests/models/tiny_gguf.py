@@ -1,12 +1,10 @@
 """Small GGUF files, written with the format's own package as llama.cpp's converter writes them."""
 
-from pathlib import Path
-
 import gguf
 import numpy as np
 from tokenizers import pre_tokenizers
 
-from ogrpo.policy import DecoderConfig, Params
+from ogrpo.policy import DecoderConfig
 from ogrpo.policy.pretrained import to_tensors
 from tests.policy.tiny import make_config
 
@@ -57,18 +55,9 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write_gguf(
-    path: Path,
-    config: DecoderConfig,
-    params: Params,
-    *,
-    kind: str | None = None,
-    quantisation: str = "F32",
-    pre: str = "qwen2",
-    fields: dict | None = None,
-    leave_out: tuple[str, ...] = (),
-    extra: dict[str, np.ndarray] | None = None,
-) -> Path:
-    """`fields` are further numbers and texts; `leave_out` and `extra` are tensors."""
+    path, config, params, kind="", quantisation="F32", pre="qwen2", fields=(), without=(), extra=()
+):
+    """`fields` are further numbers and texts by name; `without` and `extra` are tensors."""
     kind = kind or KINDS[config.architecture]
     writer = gguf.GGUFWriter(path, kind)
     writer.add_block_count(config.num_layers)
@@ -93,17 +82,17 @@ def write_gguf(
     writer.add_eos_token_id(TOKENS.index("<|im_end|>"))
     writer.add_pad_token_id(TOKENS.index("<|im_end|>"))
     writer.add_chat_template(CHAT)
-    for name, value in (fields or {}).items():
+    for name, value in dict(fields).items():
         add = writer.add_string if isinstance(value, str) else writer.add_uint32
         add(name.replace("KIND", kind), value)
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-    for name, weight in {**to_tensors(config, params), **(extra or {})}.items():
+    for name, weight in {**to_tensors(config, params), **dict(extra)}.items():
         *prefix, module, of = name.split(".")
         if kind == "llama" and module in heads:
             weight = interleaved(weight, heads[module])
         layer = f"blk.{prefix[2]}." if len(prefix) > 2 else ""
         theirs = f"{layer}{NAMES.get(module, module)}.{of}"
-        if theirs in leave_out:
+        if theirs in without:
             continue
         weight = np.ascontiguousarray(weight, np.float32)
         stored = gguf.GGMLQuantizationType[quantisation if weight.ndim > 1 else "F32"]
