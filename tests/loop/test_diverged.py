@@ -85,8 +85,8 @@ def test_its_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, c
 
 def test_a_warm_start_that_diverges_says_so(tmp_path):
     config = with_options(BASE, {"warm_start.steps": 4, "warm_start.learning_rate": 1e38})
-    said = r"imitation diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate"
-    with pytest.raises(ValueError, match=said):
+    text = r"imitation diverged: its loss is nan at step 2; a smaller --warm-start\.learning-rate"
+    with pytest.raises(ValueError, match=text):
         go(tmp_path / "run", config)
     assert not (tmp_path / "run" / "model").exists()
 

@@ -32,8 +32,8 @@ def test_auto_goes_by_the_keys_and_a_run_is_told_what_no_one_has_measured():
     assert calls_blocks("blocked", 1)
     assert describe("auto", "cpu") == "blocked from 128 keys on, plain below"
     assert describe("plain", "gpu") == "plain"
-    told = describe("blocked", "gpu")
-    assert told.endswith("1024 keys a step, in XLA, not yet measured on a gpu")
+    shown = describe("blocked", "gpu")
+    assert shown.endswith("1024 keys a step, in XLA, not yet measured on a gpu")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
