@@ -131,9 +131,8 @@ def test_bfloat16_is_widened_before_it_is_subtracted(name):
     for field in ("lp", "old", "prox", "ref", "A"):
         rounded = jnp.asarray(getattr(a, field), jnp.bfloat16).astype(jnp.float32)
         setattr(a, field, np.asarray(rounded))
-    values = OBJECTIVES[name](
-        jnp.asarray(a.lp, jnp.bfloat16), batch_of(a, jnp.bfloat16), **KNOBS[name]
-    )
+    log_probs, batch = jnp.asarray(a.lp, jnp.bfloat16), batch_of(a, jnp.bfloat16)
+    values = OBJECTIVES[name](log_probs, batch, **KNOBS[name])
     assert values.dtype == jnp.float32
     np.testing.assert_allclose(values, run(name, a)[0], rtol=1e-5, atol=1e-6)
 

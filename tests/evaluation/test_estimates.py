@@ -46,7 +46,6 @@ OTHERS = [
     (Population(0.99, "always"), 10, 8),
     (Population(0.99, "half"), 512, 4),
 ]
-TWO = [["a", "b"]]  # answers
 
 
 @pytest.mark.parametrize(("population", "problems", "samples"), NARROW + OTHERS)
@@ -147,11 +146,11 @@ def test_hundreds_of_samples_lose_no_precision():
         (lambda y: pass_at_k(y, 5), [[1, 0, 0, 1]], r"Pass@5 of 4 samples.*from 1 to 4"),
         (lambda y: pass_at_k(y, 2), [[1, 0.5, 0, 1]], r"0 or 1, and one is 0\.5.*samples 1"),
         (lambda y: pass_at_k(y, 2), np.zeros((0, 4)), r"evaluation\.prompts"),
-        (lambda y: majority_at_k(y, TWO, 3), [[1, 0]], r"maj@3 of 2 samples.*from 1 to 2"),
+        (lambda y: majority_at_k(y, [["a", "b"]], 3), [[1, 0]], r"maj@3 of 2 samples.*from 1 to 2"),
         (lambda y: majority_at_k(y, [["a"]], 1), [[1, 0]], "answers are not"),
-        (lambda y: majority_at_k(y, TWO, 1), [[2, 0]], "from 0 to 1"),
+        (lambda y: majority_at_k(y, [["a", "b"]], 1), [[2, 0]], "from 0 to 1"),
         (
-            lambda y: majority_at_k(y, TWO, 2),
+            lambda y: majority_at_k(y, [["a", "b"]], 2),
             [[1, np.nan]],
             "no prompt has 2 samples with a verdict",
         ),

@@ -47,10 +47,8 @@ def test_the_regression_is_reinforce_plus_a_variance_and_opmd_with_the_square(
     expected = r.var() / (2 * tau) - (centered * moved).mean() + tau / 2 * moved.var()
     np.testing.assert_allclose(loss / (2 * tau), expected, atol=EPS)
     reinforce, square = -(centered * log_probs[:, 0]).mean(), tau / 2 * (moved**2).mean()
-    for opmd in (
-        objectives.opmd_kimi(log_probs, batch, coef=tau / 2),
-        objectives.opmd_kimi_sequence(log_probs, batch, tau=tau),
-    ):
+    by_token = objectives.opmd_kimi(log_probs, batch, coef=tau / 2)
+    for opmd in (by_token, objectives.opmd_kimi_sequence(log_probs, batch, tau=tau)):
         np.testing.assert_allclose(opmd.mean(), reinforce + square, atol=EPS)
 
 

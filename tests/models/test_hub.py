@@ -34,9 +34,8 @@ class Hub(BaseHTTPRequestHandler):
             self.answer({"errors": [], "warnings": []})
         elif self.path.startswith(f"/api/models/{NAME}/preupload"):
             files = json.loads(body)["files"]
-            modes = [
-                {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files
-            ]
+            regular = {"uploadMode": "regular", "shouldIgnore": False}
+            modes = [{"path": file["path"], **regular} for file in files]
             self.answer({"files": modes})
         elif self.path.startswith(f"/api/models/{NAME}/commit") and not self.server.refuses:
             commit = {"commitUrl": f"{self.server.url}/{NAME}/commit/1", "commitOid": "1" * 40}
