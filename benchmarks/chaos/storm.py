@@ -277,10 +277,7 @@ def examine(run: Path) -> Iterator[str]:
 
 
 def study(
-    minutes: float = 30.0,
-    blows: tuple[str, ...] = (),
-    pause: float = 3.0,
-    seed: int = 0,
+    minutes: float = 30.0, blows: tuple[str, ...] = (), pause: float = 3.0, seed: int = 0
 ) -> int:
     """Kills and stops all processes of a run at random; returns how much is wrong.
 

@@ -91,10 +91,7 @@ class Report:
 
 
 def measure_shapes(
-    options: Common,
-    shapes: dict[str, Any],
-    measure: Callable[[Any, Path], Figures],
-    report: Report,
+    options: Common, shapes: dict[str, Any], measure: Callable[[Any, Path], Figures], report: Report
 ) -> None:
     """Measures each shape, in a folder of its own; keeps and prints what came of it."""
     measured: Figures = {}

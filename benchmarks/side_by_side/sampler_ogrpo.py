@@ -23,10 +23,7 @@ def load(job: Job) -> Draw:
     engine = make(config, eos_id=eos, **sizes)
     engine.publish(params, 0)
     sampling = Sampling(
-        temperature=1.0,
-        max_tokens=shape.tokens,
-        group_size=shape.group,
-        greedy=shape.greedy,
+        temperature=1.0, max_tokens=shape.tokens, group_size=shape.group, greedy=shape.greedy
     )
 
     def draw(ids: np.ndarray, seed: int, most: int) -> Rows:

@@ -33,10 +33,7 @@ from experiments.grid.verdicts import Difference, claim
 
 def replay(groups: int, ratio: int, sampler: str = "uniform", **more: Any) -> Changes:
     """Returns batches drawn from a buffer for each one collected."""
-    return {
-        "schedule": {"replay": ratio},
-        "replay": {"groups": groups, "sampler": sampler, **more},
-    }
+    return {"schedule": {"replay": ratio}, "replay": {"groups": groups, "sampler": sampler, **more}}
 
 
 MIDDLE = replay(64, 4)

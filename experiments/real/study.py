@@ -56,10 +56,7 @@ def base() -> TrainConfig:
     """Returns the preset with eight answers to each of eight problems, drawn at temperature .6."""
     preset = replace(smollm2_135m(), preset="smollm2-135m")
     schedule = replace(
-        preset.schedule,
-        prompts=8,
-        steps=Schedule().steps,
-        evaluate_every=Schedule().evaluate_every,
+        preset.schedule, prompts=8, steps=Schedule().steps, evaluate_every=Schedule().evaluate_every
     )
     return replace(
         preset,

@@ -116,11 +116,7 @@ def blocked_attention(
 
 
 def attention_over_mesh(
-    mesh: Mesh,
-    *,
-    rows: tuple[str, ...],
-    heads: str,
-    attention_fn: AttentionFn = blocked_attention,
+    mesh: Mesh, *, rows: tuple[str, ...], heads: str, attention_fn: AttentionFn = blocked_attention
 ) -> AttentionFn:
     """An attention whose loops stay on one device: XLA would gather what they take slices of.
 

@@ -11,10 +11,7 @@ from ogrpo.kernels.log_probs.chunked import KEPT_BYTES, WIDTH, chunked_log_probs
 from ogrpo.policy.log_probs import HeadFn, token_log_probs
 
 reference_log_probs: HeadFn = partial(token_log_probs, max_logits=sys.maxsize)
-KERNELS: dict[str, HeadFn] = {
-    "reference": reference_log_probs,
-    "chunked": chunked_log_probs,
-}
+KERNELS: dict[str, HeadFn] = {"reference": reference_log_probs, "chunked": chunked_log_probs}
 NAMES = ("auto", *KERNELS)
 
 

@@ -134,11 +134,7 @@ def log_probs_over_mesh(
     by_row = P(rows or None)
     return jax.shard_map(
         partial(
-            chunked_log_probs,
-            width=width,
-            kept_bytes=kept_bytes,
-            block=block,
-            axis_name=vocabulary,
+            chunked_log_probs, width=width, kept_bytes=kept_bytes, block=block, axis_name=vocabulary
         ),
         mesh=mesh,
         in_specs=(by_row, P(vocabulary), by_row, P()),

@@ -12,11 +12,7 @@ from ogrpo.protocol import BoolArray, FloatArray, Group
 
 
 def pad_groups(
-    groups: Sequence[Group],
-    prompt_length: int,
-    completion_length: int,
-    *,
-    rewards: FloatArray,
+    groups: Sequence[Group], prompt_length: int, completion_length: int, *, rewards: FloatArray
 ) -> Batch[np.ndarray]:
     """Pads groups on the right to `P = prompt_length` and `T = completion_length`; cuts nothing.
 

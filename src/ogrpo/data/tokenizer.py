@@ -40,11 +40,7 @@ class TextTokenizer:
     """
 
     def __init__(
-        self,
-        backend: Tokenizer,
-        config: Mapping[str, Any],
-        *,
-        chat_template: str | None = None,
+        self, backend: Tokenizer, config: Mapping[str, Any], *, chat_template: str | None = None
     ) -> None:
         self.backend = backend
         self.config = dict(config)
@@ -248,10 +244,7 @@ def word_level(words: Iterable[str]) -> TextTokenizer:
 
 
 def train_bpe(
-    texts: Iterable[str],
-    vocab_size: int,
-    *,
-    chat_template: str | None = None,
+    texts: Iterable[str], vocab_size: int, *, chat_template: str | None = None
 ) -> TextTokenizer:
     """Trains a byte-level BPE tokenizer: any text encodes, and decodes to itself.
 

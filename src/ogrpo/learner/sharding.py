@@ -180,11 +180,7 @@ def _same(x: Array) -> Array:
 
 
 def init_placed(
-    params: Params,
-    optimizer: optax.GradientTransformation,
-    to: MeshLayout,
-    *,
-    frozen: Params = (),
+    params: Params, optimizer: optax.GradientTransformation, to: MeshLayout, *, frozen: Params = ()
 ) -> TrainState:
     """Returns the first state, no device ever holding more than its share of moments.
 

@@ -84,11 +84,7 @@ class Hypers(NamedTuple):
 
 
 def hypers(
-    learning_rate: float,
-    temperature: float,
-    knobs: Mapping[str, float],
-    *,
-    seed: int = 0,
+    learning_rate: float, temperature: float, knobs: Mapping[str, float], *, seed: int = 0
 ) -> Hypers:
     """Returns Hypers as scalar arrays, so that a Python number never becomes part of a program."""
     scalars = {name: jnp.float32(value) for name, value in knobs.items()}
@@ -220,10 +216,7 @@ def guarded(
 
 
 def apply_gradient(
-    state: TrainState,
-    grads: Params,
-    optimizer: optax.GradientTransformation,
-    learning_rate: Array,
+    state: TrainState, grads: Params, optimizer: optax.GradientTransformation, learning_rate: Array
 ) -> TrainState:
     """Returns theta - learning_rate * the optimizer's direction, each parameter in its own dtype.
 

@@ -342,9 +342,7 @@ def _tokenizer(file: GgufFile) -> TextTokenizer:
     bos = config.get("bos_token")
     if bos is not None and file.field("tokenizer.ggml.add_bos_token", cut.bos):
         parts.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A",
-            pair=f"{bos} $A {bos}:1 $B:1",
-            special_tokens=[(bos, vocab[bos])],
+            single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, vocab[bos])]
         )
     try:
         return TextTokenizer(backend, config, chat_template=file.get("tokenizer.chat_template"))

@@ -91,9 +91,7 @@ def split_axes(axes: Params, targets: Collection[str]) -> SplitParams:
 
 
 def _split(
-    params: Params,
-    targets: Collection[str],
-    beside: Callable[[str, Params], tuple[Params, Params]],
+    params: Params, targets: Collection[str], beside: Callable[[str, Params], tuple[Params, Params]]
 ) -> SplitParams:
     """Adds to each target the trees of trained and of frozen leaves that `beside` returns."""
     trained: Params = {}
@@ -142,11 +140,7 @@ def _merged(weight: jax.Array, lora: dict[str, Any]) -> jax.Array:
 
 
 def save_adapter(
-    folder: str | os.PathLike[str],
-    trained: Params,
-    *,
-    alpha: float,
-    base: str | os.PathLike[str],
+    folder: str | os.PathLike[str], trained: Params, *, alpha: float, base: str | os.PathLike[str]
 ) -> None:
     """Writes adapters alone, for PEFT, or for servers that add them to the model themselves.
 

@@ -103,8 +103,7 @@ def packed_log_probs_and_entropy(
         queries = (
             TokenQueries(hidden=last, token_ids=with_top(packing.firsts, of_firsts)),
             TokenQueries(
-                hidden=hidden[:, :rows],
-                token_ids=with_top(packing.targets, of_targets)[:, :, None],
+                hidden=hidden[:, :rows], token_ids=with_top(packing.targets, of_targets)[:, :, None]
             ),
         )
         if len(packing.token_ids) == 1:

@@ -235,10 +235,7 @@ def chain_task(config: TrainConfig) -> LoadedTask:
     apart = {problem.question for problem in heldout}
     train = chains.generate(min(data.train, data.limit or data.train), data.seed, apart_from=apart)
     task = Task(
-        name=CHAINS,
-        train=_examples(train),
-        heldout=_examples(heldout),
-        rewards=rewards_of(config),
+        name=CHAINS, train=_examples(train), heldout=_examples(heldout), rewards=rewards_of(config)
     )
     lessons = chain_teacher(config, seeds["lessons"])
     return LoadedTask(with_prompts(config, task), lessons, CHAIN_LENGTHS, small)
@@ -317,11 +314,7 @@ class Sources(NamedTuple):
 
 
 ACTS: Table = (
-    (
-        "data.path",
-        lambda s: s.official,
-        "it is where a named task's files are (docs/tasks.md)",
-    ),
+    ("data.path", lambda s: s.official, "it is where a named task's files are (docs/tasks.md)"),
     (
         "data.train data.seed",
         lambda s: s.generated or s.takes("seed"),

@@ -84,10 +84,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     tokenizer = make_tokenizer(config, task)
     variables = chat_variables(config, tokenizer)
     encode = partial(
-        encode_example,
-        tokenizer=tokenizer,
-        system=config.data.system,
-        chat_variables=variables,
+        encode_example, tokenizer=tokenizer, system=config.data.system, chat_variables=variables
     )
     parts = task.train, task.heldout
     prompts = [[encode(example) for example in part] for part in parts]
