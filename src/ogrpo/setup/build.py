@@ -249,13 +249,9 @@ def make_hypers_at(config: TrainConfig) -> Callable[[int, float, int], Hypers]:
     """
     optimizer, updates, values = config.optimizer, config.schedule.updates, knobs(config)
     warmup, peak = min(optimizer.warmup, updates - 1), config.peak_rate
-    rate = optax.join_schedules(
-        [
-            optax.linear_schedule(peak / (warmup + 1), peak, warmup),
-            optax.linear_schedule(peak, peak * (1 - optimizer.decay), updates - warmup),
-        ],
-        [warmup],
-    )
+    rise = optax.linear_schedule(peak / (warmup + 1), peak, warmup)
+    fall = optax.linear_schedule(peak, peak * (1 - optimizer.decay), updates - warmup)
+    rate = optax.join_schedules([rise, fall], [warmup])
 
     def hypers_at(update: int, clip_scale: float, seed: int) -> Hypers:
         clipped = [name for name in ("eps_low", "eps_high") if name in values]
@@ -294,13 +290,10 @@ def make_buffer(
         staleness=replay.max_staleness,
         uses=replay.max_uses,
     )
+    top, centered = recorded(config, vocab_size), config.override.centering > 0
+    layout = Layout(config.rollout.group_size, vocab_size, top, centered)
     return ReplayBuffer(
-        Layout(
-            config.rollout.group_size,
-            vocab_size,
-            recorded(config, vocab_size),
-            config.override.centering > 0,
-        ),
+        layout,
         limits,
         partial(mixed, share=mix) if (mix := config.logs.mix) else samplers[replay.sampler],
         folder=folder,
@@ -312,18 +305,15 @@ def make_buffer(
 
 def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
     """Returns the FLOPs of a step's parts, from their shapes."""
-    shapes = {
-        "n": config.schedule.draw_size,
-        "g": config.rollout.group_size,
-        "p": config.longest_prompt,
-        "t": config.longest_completion,
-    }
+    n, group = config.schedule.draw_size, config.rollout.group_size
+    prompt, completion = config.longest_prompt, config.longest_completion
+    shapes = {"n": n, "g": group, "p": prompt, "t": completion}
     lora, microbatches = config.lora, config.optimizer.microbatches
     adapter = None if lora.rank is None else flops.Adapter(lora.rank, TARGETS[lora.targets])
-    keys, backend = shapes["p"] + shapes["t"], jax.default_backend()
-    step = attention.step_of(config.kernels.attention, keys, backend)
+    backend = jax.default_backend()
+    step = attention.step_of(config.kernels.attention, prompt + completion, backend)
     one_cpu = on_one_device(config) and backend == "cpu"
-    read = None if config.rollout.url else least_read(shapes["t"], one_cpu=one_cpu)
+    read = None if config.rollout.url else least_read(completion, one_cpu=one_cpu)
 
     def layout(shape: Shape | None, microbatches: int) -> flops.Layout:
         if shape is None:
@@ -332,7 +322,7 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
 
     def rollout(longest: int) -> int:
         collected = {**shapes, "n": config.schedule.prompts}
-        lengths = [longest] * (collected["n"] * shapes["g"])
+        lengths = [longest] * (collected["n"] * group)
         return flops.sample_flops(decoder, **collected, lengths=lengths, least_read=read).total
 
     def update(shape: Shape | None) -> int:

@@ -91,9 +91,8 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
     def policy_fn(params: Params, batch: Batch[Array], temperature: Array) -> PolicyOutput[Array]:
         packing = batch.packing
         if packing is None:
-            return completion_log_probs_and_entropy(
-                params, decoder, batch, temperature, **functions
-            )
+            arguments = (params, decoder, batch, temperature)
+            return completion_log_probs_and_entropy(*arguments, **functions)
         arguments = (params, decoder, packing, temperature, batch.top_ids)
         output = packed_log_probs_and_entropy(*arguments, **functions, together=together)
         return output if packing.groups is None else in_order(output, packing, len(batch.rewards))

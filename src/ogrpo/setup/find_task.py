@@ -272,19 +272,14 @@ def settle(
 def _check_judging(config: TrainConfig, task: Task, *, brought: bool) -> None:
     """Refuses options about rewards that none of the task's rewards reads."""
     rewards = [*task.rewards, *(task.evaluation_rewards or ())]
-    compared = any(isinstance(reward.function, MathReward) for reward in rewards)
+    by_math = any(isinstance(reward.function, MathReward) for reward in rewards)
+    compared = by_math and not brought and not config.rewards
     killable = not all(reward.bounded for reward in rewards)
+    no_answers = "no answers are compared by the trainer's math-verify"
+    bounded = "the rewards bound their own time and memory"
     table = (
-        (
-            "reward.extraction reward.seconds",
-            lambda _: compared and not brought and not config.rewards,
-            "no answers are compared by the trainer's math-verify",
-        ),
-        (
-            "reward.call-seconds reward.memory-gib",
-            lambda _: killable,
-            "the rewards bound their own time and memory",
-        ),
+        ("reward.extraction reward.seconds", lambda _: compared, no_answers),
+        ("reward.call-seconds reward.memory-gib", lambda _: killable, bounded),
     )
     check_conditions(config, table, clause=INERT)
 

@@ -100,12 +100,10 @@ def _shown(
     seed = warm_start_seed(config)
     seeds = (stream_seed(seed, "teacher", n) for n in range(config.warm_start.demonstrations))
     answers = [show(seed=seed) for seed in seeds]
+    prompts = [tokenizer.encode_prompt(problem.question) for problem in problems]
     return [
-        demonstration(
-            tokenizer.encode_prompt(problem.question),
-            [tokenizer.encode(each.answer, add_eos=True) for each in answered],
-        )
-        for problem, *answered in zip(problems, *answers, strict=True)
+        demonstration(prompt, [tokenizer.encode(each.answer, add_eos=True) for each in answered])
+        for prompt, *answered in zip(prompts, *answers, strict=True)
     ]
 
 
@@ -134,19 +132,9 @@ def worked_solutions(
 
 def demonstration(prompt: IntArray, answers: Sequence[IntArray]) -> Group:
     """Returns a prompt with answers that nobody sampled."""
-    return Group(
-        prompt,
-        tuple(
-            Completion(
-                token_ids=token_ids,
-                log_probs=np.zeros(len(token_ids), np.float32),
-                policy_version=0,
-                temperature=1.0,
-                finish_reason="stop",
-            )
-            for token_ids in answers
-        ),
-    )
+    written = partial(Completion, policy_version=0, temperature=1.0, finish_reason="stop")
+    zeros = [np.zeros(len(token_ids), np.float32) for token_ids in answers]
+    return Group(prompt, tuple(map(written, answers, zeros)))
 
 
 def fitting_lessons(config: TrainConfig, groups: list[Group], console: Console) -> list[Group]:
@@ -279,10 +267,8 @@ def _imitate_from(
     heldout = min(MOST_VALIDATED, -(-count // 20))
     peak = warm.learning_rate or LOADED_RATE
     rate = optax.warmup_cosine_decay_schedule(0.0, peak, min(10, warm.steps - 1), warm.steps)
-    head = kernel(
-        choose(config.kernels.log_probs, decoder.vocab_size),
-        kept_bytes=config.kernels.kept_mib << 20,
-    )
+    name = choose(config.kernels.log_probs, decoder.vocab_size)
+    head = kernel(name, kept_bytes=config.kernels.kept_mib << 20)
     policy_fn = make_policy_fn(decoder, keep_fn=REMAT[config.model.remat], log_probs_fn=head)
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
     imitate, loss_fn = make_imitate(optimizer, policy_fn), jax.jit(imitation_loss(policy_fn))
@@ -372,7 +358,6 @@ def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -
     in nats a token; the rewards and behaviour log-probs of the batch are not read. `state` is
     donated.
     """
-
     loss_fn = imitation_loss(policy_fn)
 
     def imitate(

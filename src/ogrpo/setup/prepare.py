@@ -103,9 +103,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
     length, few, column = config.longest_prompt, [], config.override.baseline_by
     fitting = Prompts(train.prompts, heldout.prompts, length)
-    logged = None
-    if config.logs.path is not None:
-        logged = RunLog(config, tokenizer, fitting, variables)
+    logged = RunLog(config, tokenizer, fitting, variables) if config.logs.path is not None else None
     if (config.evaluation.task or config.task) in TASKS:
         split = config.evaluation.split
         lacking = max(0, config.evaluation.prompts - len(task.heldout))
@@ -241,7 +239,6 @@ def make_judges(
 
     A reward that keeps counts of its own counts answers to held-out prompts apart.
     """
-
     heldout = tuple(
         replace(each, function=each.function.counting_apart())
         if isinstance(each.function, Judge)
@@ -315,7 +312,5 @@ def with_named_rewards(config: TrainConfig, rewards: Sequence[Reward]) -> TrainC
         file, _, line = place_of(reward.function).rpartition(":")
         names.append(f"{file if line.isdigit() else place_of(reward.function)}:{reward.name}")
     weights = tuple(reward.weight for reward in rewards)
-    if all(weight == 1 for weight in weights):
-        weights = ()
-    judging = replace(config.reward, weights=weights)
+    judging = replace(config.reward, weights=() if {*weights} <= {1} else weights)
     return replace(config, rewards=tuple(names), reward=judging)
