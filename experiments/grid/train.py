@@ -139,9 +139,8 @@ def sharing(parts: Parts, known: Parts, *, embedded: bool) -> Parts:
 
 def _without_method(config: TrainConfig) -> TrainConfig:
     """Returns what the problems, their tokens and their judges depend on."""
-    shared = _without_numbers(config)
     return replace(
-        shared,
+        _without_numbers(config),
         algorithm="off_policy_grpo",
         override=type(config.override)(baseline_by=config.override.baseline_by),
         trust_region=type(config.trust_region)(),
@@ -156,6 +155,7 @@ def _without_numbers(config: TrainConfig) -> TrainConfig:
     """Returns a config without what is no part of its programs: numbers, seeds, the schedule."""
     schedule, optimizer = config.schedule, config.optimizer
     plain = Optimizer()
+    numbers = ("learning_rate", "warmup", "decay", "max_skipped")
     return replace(
         config,
         seed=0,
@@ -165,13 +165,7 @@ def _without_numbers(config: TrainConfig) -> TrainConfig:
         logs=Logs(),
         reuse=Reuse(),
         knobs=config.knobs if config.trust_region.kind == "clip" else Knobs(),
-        optimizer=replace(
-            optimizer,
-            learning_rate=None,
-            warmup=plain.warmup,
-            decay=plain.decay,
-            max_skipped=plain.max_skipped,
-        ),
+        optimizer=replace(optimizer, **{name: getattr(plain, name) for name in numbers}),
         evaluation=replace(config.evaluation, split="test", prompts=512),
         warm_start=type(config.warm_start)(),
         checkpoint=Checkpointing(),
