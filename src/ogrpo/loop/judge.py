@@ -129,21 +129,13 @@ class GroupJudge:
             )
             for n, group in zip(problems, groups, strict=True)
         ]
-        names = {name: None for each in requests for name in each.columns}
-        scores = self.pool.score(
-            ScoreRequest(
-                prompts=[x for each in requests for x in each.prompts],
-                completions=[x for each in requests for x in each.completions],
-                completion_ids=[x for each in requests for x in each.completion_ids],
-                finish_reasons=[x for each in requests for x in each.finish_reasons],
-                columns={
-                    name: [
-                        x for each in requests for x in each.columns.get(name, [None] * len(each))
-                    ]
-                    for name in names
-                },
-            )
-        )
+        lists = ("prompts", "completions", "completion_ids", "finish_reasons")
+        joined = {name: [x for each in requests for x in getattr(each, name)] for name in lists}
+        columns = {
+            name: [x for each in requests for x in each.columns.get(name, [None] * len(each))]
+            for name in dict.fromkeys(name for each in requests for name in each.columns)
+        }
+        scores = self.pool.score(ScoreRequest(**joined, columns=columns))
         with self._lock:
             for failure in scores.failures:
                 if (kind := (failure.reward, failure.kind)) not in self._logged:
