@@ -259,13 +259,12 @@ def _pack_part(
     first = np.arange(len(mask) * shape.members).reshape(-1, shape.members, 1)
     later = np.concatenate([first, firsts + completions[..., :-1]], axis=-1)
     answers[included] = np.where(mask, later, answers[included])
+    last = np.where(prompts < nowhere, prompts, -1).max(axis=1, initial=-1)
     return {
         "token_ids": token_ids,
         "positions": positions,
         "targets": _filled(batch.completion_ids[..., 1:][followed[..., :-1]], (shape.predictors,)),
-        "last": _filled(
-            np.where(prompts < nowhere, prompts, -1).max(axis=1, initial=-1), (shape.groups,)
-        ),
+        "last": _filled(last, (shape.groups,)),
         "firsts": _filled(batch.completion_ids[..., 0], (shape.groups, shape.members)),
         "prompt_slots": prompt_slots,
         "completion_slots": slots,

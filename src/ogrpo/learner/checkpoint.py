@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -64,21 +63,15 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
         self._folder, self._keep = Path(os.path.abspath(folder)), keep
         self._damages: dict[int, str | None] = {}
-        self._orbax = ocp.Checkpointer(
-            ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
-        )
+        handler = ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
+        self._orbax = ocp.Checkpointer(handler)
         on_first(self._clean)
         self._link = _linked(self._folder)
 
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._orbax.close()
         if self._link != self._folder:
             with suppress(OSError):

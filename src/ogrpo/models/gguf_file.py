@@ -308,11 +308,8 @@ def _tokenizer(file: GgufFile) -> TextTokenizer:
     cut = CUTS[pre]
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
-    vocab = {
-        token: index
-        for index, (token, of) in enumerate(zip(tokens, types, strict=True))
-        if of != UNUSED
-    }
+    numbered = enumerate(zip(tokens, types, strict=True))
+    vocab = {token: index for index, (token, of) in numbered if of != UNUSED}
     merges = [tuple(merge.split(" ", 1)) for merge in file.field("tokenizer.ggml.merges")]
     try:
         bpe = models.BPE(vocab, merges, ignore_merges=cut.whole_words_first)
@@ -324,11 +321,8 @@ def _tokenizer(file: GgufFile) -> TextTokenizer:
     parts.pre_tokenizer = cut.pre_tokenizer()
     parts.decoder = decoders.ByteLevel()
     for of, special in ((CONTROL, True), (USER_DEFINED, False)):
-        added = [
-            AddedToken(token, special=special, normalized=False)
-            for token, its in zip(tokens, types, strict=True)
-            if its == of
-        ]
+        texts = (token for token, its in zip(tokens, types, strict=True) if its == of)
+        added = [AddedToken(text, special=special, normalized=False) for text in texts]
         (backend.add_special_tokens if special else backend.add_tokens)(added)
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",

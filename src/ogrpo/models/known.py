@@ -70,9 +70,8 @@ def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Sho
     if path.is_dir():
         return path
     from_file = path.suffix == ".gguf"
-    name, digest = (
-        (path.stem, digest_of(path)) if from_file else (str(path), KNOWN[str(path)].sha256)
-    )
+    name = path.stem if from_file else str(path)
+    digest = digest_of(path) if from_file else KNOWN[name].sha256
     suffix = "" if dtype == "float32" else f"-{dtype}"
     folder = cache / "models" / f"{name}-{digest[:16]}-{CONVERTER}{suffix}"
     if (folder / "config.json").is_file():  # a folder appears whole

@@ -158,6 +158,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
         for g, completion in enumerate(group.completions)
         for span in completion.version_spans
     ]
+    reasons = [FINISH_REASONS.index(completion.finish_reason) for completion in done]
     tops = layout.no_tops(int(lengths.sum()))
     for name, column in tops.items():
         if column.shape[1]:
@@ -171,9 +172,7 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
         lengths=lengths,
         policy_versions=np.array([c.policy_version for c in done], np.int32).reshape(shape),
         temperatures=np.array([c.temperature for c in done], np.float64).reshape(shape),
-        finish_reasons=np.array(
-            [FINISH_REASONS.index(c.finish_reason) for c in done], np.uint8
-        ).reshape(shape),
+        finish_reasons=np.array(reasons, np.uint8).reshape(shape),
         rewards=flat((one.rewards for one in experiences), np.float32).reshape(shape),
         problems=np.array([one.problem for one in experiences], np.int64),
         spans=np.array(spans, np.int32).reshape(-1, 5),
