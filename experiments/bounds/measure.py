@@ -82,9 +82,8 @@ def draw_sample(parts: Parts, params: Params, step: int) -> HeldoutSample:
     log_probs = score(parts, params, batch)
     apart = jnp.abs(log_probs - batch.behavior_log_probs)
     apart = jnp.where(batch.completion_mask, apart, 0)
-    return HeldoutSample(
-        batch=batch._replace(behavior_log_probs=log_probs), mismatch=float(jnp.max(apart))
-    )
+    scored = batch._replace(behavior_log_probs=log_probs)
+    return HeldoutSample(batch=scored, mismatch=float(jnp.max(apart)))
 
 
 def score(parts: Parts, params: Params, batch: Batch[jax.Array]) -> jax.Array:

@@ -124,15 +124,14 @@ class BoundsStudy(Study):
         one = records_of(where(rows, seed=seeds[0]))
         known = {record["part"] for record in one}
         text = f"Of seed {seeds[0]}, the first of {len(seeds)}." if len(seeds) > 1 else ""
+        held = claims_table(rows, self.constants.delta)
         pictures = [
             Picture(name, partial(plot, one))
             for name, (part, plot) in PLOTS.items()
             if part in known
         ]
         return [
-            Section(
-                "Did each inequality hold?", JUDGED, [claims_table(rows, self.constants.delta)]
-            ),
+            Section("Did each inequality hold?", JUDGED, [held]),
             Section("Server periods of the default task", PERIODS, [runs_table(rows)]),
             Section("What the bounds are worth", WORTH, [worth_table(rows)]),
             Section("What the plots show", text, pictures=pictures),
@@ -352,8 +351,7 @@ def run_periods(records: Records) -> Figure:
     return figure
 
 
-Plot = Callable[[Records], Figure]
-PLOTS: dict[str, tuple[str, Plot]] = {
+PLOTS: dict[str, tuple[str, Callable[[Records], Figure]]] = {
     "bandit_gain": ("bandit", bandit_gain),
     "published": ("bandit", published),
     "run_periods": ("period", run_periods),

@@ -44,7 +44,7 @@ def measure(study: Study, console: Console) -> int:
     if study.base.rollout.url:
         say(console, f"what cells say of the servers, and how to start one: {folder / 'logs'}")
     try:
-        result = run_grid(
+        rows, failed = run_grid(
             study.stages(),
             run_dir=folder,
             base=study.base,
@@ -57,12 +57,12 @@ def measure(study: Study, console: Console) -> int:
     except KeyboardInterrupt:
         say(console, "stopped; finished cells are kept, the same command goes on")
         return INTERRUPTED
-    page = report(study, result.rows, result.failed, folder, command_line(), console)
+    page = report(study, rows, failed, folder, command_line(), console)
     say(console, f"rows    {folder / ROWS}\nreport  {page}")
-    if result.failed:
-        say(console, f"{len(result.failed)} cells failed; the same command tries them again")
+    if failed:
+        say(console, f"{len(failed)} cells failed; the same command tries them again")
         return FAILED
-    if broken := study.broken(result.rows):
+    if broken := study.broken(rows):
         say(console, "\n".join(f"MUST HOLD AND DOES NOT: {words}" for words in broken))
         return FAILED
     return 0

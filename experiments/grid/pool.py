@@ -82,7 +82,8 @@ class Pool:
                 waiting = {name: queue for name, queue in waiting.items() if queue}
                 program = None
             done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-            future = min(done, key=has_failed)  # before a death, for which all others run again
+            # One with a result comes before a death, for which all others run again.
+            future = min(done, key=lambda each: each.cancelled() or each.exception() is not None)
             try:
                 words = future.result()
             except BrokenProcessPool as error:
@@ -140,11 +141,6 @@ class Pool:
         if self._client is not None:
             self._client.close()
         self._running.clear()
-
-
-def has_failed(future: Future[Any]) -> bool:
-    """Whether a future that is done has no result."""
-    return future.cancelled() or future.exception() is not None
 
 
 def connect(address: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,13 +17,6 @@ from experiments.grid.pool import Pool
 from experiments.grid.rows import CellFiles, Row, Rows, write_rows
 from ogrpo.system import lock
 from ogrpo.system.files import make_folder
-
-
-class GridResult(NamedTuple):
-    """Rows of the finished cells of a grid, and notes of those that failed."""
-
-    rows: list[Row]
-    failed: list[Row]
 
 
 def run_grid(
@@ -36,8 +29,8 @@ def run_grid(
     header: Row,
     console: Console,
     cluster: str | None = None,
-) -> GridResult:
-    """Measures every cell that the run's folder lacks, by content hash.
+) -> tuple[list[Row], list[Row]]:
+    """Measures what the run's folder lacks, by content hash; returns rows, and notes of failures.
 
     Args:
       stages: each gives its cells, from the rows of the stages before it.
@@ -68,7 +61,7 @@ def run_grid(
         notes = [note for cell in cells if (note := files.failure(cell)) is not None]
         rows = files.finished(cells, base)
         write_rows(files.rows, {**header, "failed": notes}, rows)
-        return GridResult(rows, notes)
+        return rows, notes
 
 
 def _measure(cells: Sequence[Cell], files: CellFiles, pool: Pool, display: "GridDisplay") -> None:
