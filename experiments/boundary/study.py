@@ -216,24 +216,18 @@ def warning_table(rows: Rows) -> Table:
         first = [lead for lead in bad if lead[name] == max(lead.values()) > 0]
         false = [alarm for alarm in good if alarm[name] is not None]
         low, middle, high = np.quantile(ahead, [0.25, 0.5, 0.75]) if ahead else [np.nan] * 3
-        lines.append(
-            [
-                LABELS.get(name, name),
-                share(len(ahead), len(bad)),
-                f"{middle:.0f} ({low:.0f} to {high:.0f})" if ahead else "–",
-                share(len(first), len(bad)),
-                share(len(false), len(good)),
-            ]
-        )
+        announced, alone = share(len(ahead), len(bad)), share(len(first), len(bad))
+        before = f"{middle:.0f} ({low:.0f} to {high:.0f})" if ahead else "–"
+        false_alarms = share(len(false), len(good))
+        lines.append([LABELS.get(name, name), announced, before, alone, false_alarms])
     heads = ("signal", "falls announced", "updates before, quartiles", "first", "false alarms")
     return Table("warnings", heads, lines)
 
 
 def rank_table(rows: Rows) -> Table:
     """Returns how well each signal's first tenth ranks runs by whether they fall later."""
-    later = [
-        row for row in rows if (at := fall(row)) is None or at > EARLY * row["final"]["updates"]
-    ]
+    falls = [(row, fall(row)) for row in rows]
+    later = [row for row, at in falls if at is None or at > EARLY * row["final"]["updates"]]
     bad = [*map(fell, later)]
     strata: dict[str, Callable[[Row], Hashable] | None] = {
         "all pairs": None,

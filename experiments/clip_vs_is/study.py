@@ -163,9 +163,8 @@ class ClipVsIsStudy(TunedStudy):
 
 def table(rows: Rows, name: str) -> Table:
     """Returns a line for each method, against no clip, no region and plain weights."""
-    plain = where(rows, role="report", label="neither") or where(
-        rows, role="report", label="plain", region="none"
-    )
+    known = reported(rows)
+    plain = where(known, label="neither") or where(known, label="plain", region="none")
     columns = (
         *(*PASS_AT_1, Column("speed", speed), Column("spread", spread), FELL, *POLICY),
         Column(f"against {plain[0]['label'] if plain else 'neither'}", against(plain)),

@@ -168,9 +168,8 @@ def beginning(trials: Rows) -> str:
 
 def halfway(trials: Rows) -> str:
     """Returns Pass@1 after half of the updates, interpolated between evaluations."""
-    middle = [
-        float(np.interp(row["final"]["updates"] / 2, *curve(row, AXIS, SCORE))) for row in trials
-    ]
+    halves = [(row["final"]["updates"] / 2, curve(row, AXIS, SCORE)) for row in trials]
+    middle = [float(np.interp(half, *points)) for half, points in halves]
     return plus_minus(middle)
 
 

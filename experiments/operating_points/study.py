@@ -24,7 +24,7 @@ from annotated_types import Interval
 from experiments.grid.cell import SIGNALS, Watch
 from experiments.grid.columns import FINAL, Column, against, over_run, plus_minus
 from experiments.grid.figures import AXES, Axis, Picture, all_axes, curve
-from experiments.grid.rows import SCORE, Row, Rows, groups, of_labels, reported
+from experiments.grid.rows import SCORE, Row, Rows, groups, of_labels, reported, where
 from experiments.grid.study import Crossing, TunedStudy
 from experiments.grid.tables import Section, Table, in_order, summary
 from experiments.grid.variants import Changes, joined
@@ -234,11 +234,8 @@ def budget_table(rows: Rows) -> Table:
     """Returns the point to take with so much to spend, chosen on tuning rows, and its score."""
     final_rows = reported(rows)
     settings = {(row["label"], str(row["setting"])) for row in final_rows}
-    tuning = groups(
-        row
-        for row in rows
-        if row["role"] == "tuning" and (row["label"], str(row["setting"])) in settings
-    )
+    tried = where(rows, role="tuning")
+    tuning = groups(row for row in tried if (row["label"], str(row["setting"])) in settings)
     final_trials = groups(final_rows)
     plain = next((trials for (name, _), trials in final_trials.items() if name == ONCE), [])
     lines = []
@@ -258,15 +255,9 @@ def budget_table(rows: Rows) -> Table:
                 {row["seed"]: at(row, axis, budget) for row in trials}
                 for trials in (final_trials[best], plain)
             )
-            lines.append(
-                [
-                    f"{amount(budget)} {axis.name}",
-                    best[0],
-                    plus_minus([*scores.values()]),
-                    plus_minus([*others.values()]),
-                    Difference(tuple(scores[s] - others[s] for s in scores if s in others)),
-                ]
-            )
+            lead = Difference(tuple(scores[s] - others[s] for s in scores if s in others))
+            means = (plus_minus([*each.values()]) for each in (scores, others))
+            lines.append([f"{amount(budget)} {axis.name}", best[0], *means, lead])
     heads = ("budget", "best point", "its Pass@1", f"{ONCE}: Pass@1", "difference, seed by seed")
     return Table("budgets", heads, lines)
 

@@ -161,9 +161,8 @@ class RealStudy(TunedStudy):
         """Returns the claims of which both methods have all seeds, with what measure 2 says."""
         lines = []
         for one in CLAIMS:
-            greedy, best = (
-                of_claim(one, [judged_by(row, name) for row in rows]) for name in [*MEASURES][:2]
-            )
+            judged = ([judged_by(row, name) for row in rows] for name in [*MEASURES][:2])
+            greedy, best = (of_claim(one, known) for known in judged)
             if len(greedy.values) == len(self.seeds):
                 other = greedy.interval[0] * best.interval[0] < 0
                 same = best.text() + " (other sign)" * other
