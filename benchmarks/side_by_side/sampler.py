@@ -108,8 +108,7 @@ class Options(Common):
 
 
 def main(options: Options) -> None:
-    unknown = sorted(set(options.engines) - set(ENGINES))
-    if unknown:
+    if unknown := sorted(set(options.engines) - set(ENGINES)):
         raise ValueError(f"there is no engine {unknown[0]!r}: choose {', '.join(ENGINES)}")
     shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
     pythons = {name: find_python(name, options.environments) for name in options.engines}

@@ -164,8 +164,7 @@ def success_reward(values: Values, marked: str | None = None) -> str | None:
     if marked not in values:
         raise ValueError(f"there is no reward {marked!r}; the answers were judged by {[*values]}")
     verdicts = values[marked][~np.isnan(values[marked])]
-    between = verdicts[(verdicts != 0) & (verdicts != 1)]
-    if between.size:
+    if (between := verdicts[(verdicts != 0) & (verdicts != 1)]).size:
         raise ValueError(
             f"reward {marked!r} is to say right or wrong, and it gave {between[0]:g}: name one that"
             " is 0 or 1"

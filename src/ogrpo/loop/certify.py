@@ -320,6 +320,4 @@ def _draw(
         return batches
 
     sides = [(state.server_version, new) for _ in by_old] + [(state.step, old) for _ in by_new]
-    return [
-        (b, version, other) for b, (version, other) in zip(from_first(rewarded), sides, strict=True)
-    ]
+    return [(batch, *side) for batch, side in zip(from_first(rewarded), sides, strict=True)]

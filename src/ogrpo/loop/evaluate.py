@@ -27,10 +27,7 @@ def heldout_record(sampled: HeldoutVerdicts, greedy: HeldoutVerdicts, temperatur
     Raises:
       ValueError: the reward that is marked as saying right or wrong gave something else.
     """
-    both = {
-        name: np.concatenate([sampled.values[name].ravel(), greedy.values[name].ravel()])
-        for name in sampled.values
-    }
+    both = {name: np.append(x, greedy.values[name]) for name, x in sampled.values.items()}
     success = success_reward(both, sampled.success)
     judged = sampled.rewards[~np.isnan(sampled.rewards)]
     record: Record = {"heldout/by": success}

@@ -110,10 +110,8 @@ class GroupJudge:
         Args:
           groups: of the first examples, in order.
         """
-        rewarded = self.rewarded(range(len(groups)), groups)
-        rewards = [
-            each.values[self._success] if self._success else each.rewards for each in rewarded
-        ]
+        of, rewarded = self._success, self.rewarded(range(len(groups)), groups)
+        rewards = [each.values[of] if of else each.rewards for each in rewarded]
         texts = [self._decode(group.completions[0].token_ids) for group in groups]
         return [(text, float(each[0])) for text, each in zip(texts, rewards, strict=True)]
 

@@ -137,8 +137,7 @@ def _unpacked(weights: Weights, scratch: Path, show: Show) -> Path:
 
 
 def _check_digest(file: Path, expected: str, name: str) -> None:
-    actual = digest_of(file)
-    if actual != expected:
+    if (actual := digest_of(file)) != expected:
         raise ValueError(
             f"{name} has the SHA-256 {actual}, and {expected} is expected: a broken download, or"
             " somebody else's file. Nothing of it is used; try again"

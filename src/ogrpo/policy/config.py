@@ -265,8 +265,7 @@ def _check_supported(fields: Fields) -> None:
             raise ValueError(
                 f"{fields.where} has {name}={value!r:.60}; only {computed!r} is supported"
             )
-    kinds = set(fields.texts("layer_types")) - {"full_attention"}
-    if kinds:
+    if kinds := set(fields.texts("layer_types")) - {"full_attention"}:
         raise ValueError(
             f"{fields.where} has layer_types {sorted(kinds)!r:.120}; only 'full_attention' is"
             " supported"

@@ -308,11 +308,8 @@ def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, re
     if not all_again:
         width += sum(side.outputs for name, side in config.projections.items() if name != MLP[-1])
     heads = 0 if all_again or not layout.blocked else config.num_heads
-    return (
-        config.num_layers
-        * layout.tokens
-        * (itemsize * (width + heads * config.head_dim) + 4 * heads)
-    )
+    per_token = itemsize * (width + heads * config.head_dim) + 4 * heads
+    return config.num_layers * layout.tokens * per_token
 
 
 def logits_bytes(config: DecoderConfig, layout: Layout, *, max_logits: int = MAX_LOGITS) -> int:

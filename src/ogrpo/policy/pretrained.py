@@ -136,9 +136,8 @@ def load_pretrained(
 def load_config(folder: str | os.PathLike[str]) -> DecoderConfig:
     """Reads the model's shape from a Hugging Face folder's `config.json`."""
     file = Path(folder) / _CONFIG
-    return DecoderConfig.from_hf(
-        read_object(file, "; a Hugging Face model folder is expected"), str(file)
-    )
+    fields = read_object(file, "; a Hugging Face model folder is expected")
+    return DecoderConfig.from_hf(fields, str(file))
 
 
 def save_pretrained(
@@ -173,8 +172,7 @@ def save_pretrained(
         if expected != actual:
             raise ValueError(f"the parameter behind {name} has shape {actual}, not {expected}")
     fields = {**config.to_hf(), "dtype": str(params["embed_tokens"]["weight"].dtype)}
-    clash = sorted(fields.keys() & (extra_fields or {}).keys())
-    if clash:
+    if clash := sorted(fields.keys() & (extra_fields or {}).keys()):
         raise ValueError(f"extra_fields {clash} belong to the model; they come from its config")
     if (folder / INDEX).exists():
         raise ValueError(f"{folder} holds shards ({INDEX}); save to another folder")
@@ -209,8 +207,7 @@ def _check_tensors(config: DecoderConfig, tensors: Mapping[str, Any]) -> None:
             f" and there are {len(tensors)} tensors in all"
         )
     slots = tensor_slots(config)
-    missing = [name for name in slots if name not in tensors]
-    if missing:
+    if missing := [name for name in slots if name not in tensors]:
         raise ValueError(f"the checkpoint lacks {_some(missing)}, which {config.architecture} has")
     unknown = sorted(tensors.keys() - slots.keys() - ({_HEAD} if config.tie_embeddings else set()))
     if unknown:
@@ -260,8 +257,7 @@ def open_tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
         if tensor not in held[name]:
             raise ValueError(f"{folder / name} lacks {tensor}, which {INDEX} says is there")
     for name, tensors in held.items():
-        extra = sorted(tensors - places.keys())
-        if extra:
+        if extra := sorted(tensors - places.keys()):
             raise ValueError(f"{folder / name} has {_some(extra)}, which {INDEX} does not name")
     return {tensor: shards[name] for tensor, name in places.items()}
 

@@ -72,10 +72,9 @@ def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
         assert lessons is not None
         arguments = (config, decoder, tokenizer, lessons, dtype, console)
         params = warm_started(*arguments, start=params)
-    console.print(
-        f"attention: {attention.describe(config.kernels.attention, jax.default_backend())}"
-    )
-    console.print(f"log-probs: {choose(config.kernels.log_probs, decoder.vocab_size)}")
+    kernels = config.kernels
+    console.print(f"attention: {attention.describe(kernels.attention, jax.default_backend())}")
+    console.print(f"log-probs: {choose(kernels.log_probs, decoder.vocab_size)}")
     return decoder, params
 
 
