@@ -18,27 +18,10 @@ sys.path.insert(0, str(ROOT))  # for the rows of benchmarks
 CORE = ROOT / "src/ogrpo/core"
 PAGE = ROOT / "docs/algebra.md"
 ORDER = (
-    "ratios",
-    "weights",
-    "traces",
-    "surrogates",
-    "gates",
-    "advantages",
-    "returns",
-    "divergences",
-    "aggregate",
-    "objectives.base",
-    "objectives.score",
-    "objectives.clipped",
-    "objectives.divergent",
-    "objectives.regression",
-    "corrections",
-    "algorithms.base",
-    "algorithms.parts",
-    "trust_region",
-    "estimators",
-    "bounds",
-    "diagnostics",
+    *("ratios", "weights", "traces", "surrogates", "gates", "advantages", "returns"),
+    *("divergences", "aggregate", "objectives.base", "objectives.score", "objectives.clipped"),
+    *("objectives.divergent", "objectives.regression", "corrections", "algorithms.base"),
+    *("algorithms.parts", "trust_region", "estimators", "bounds", "diagnostics"),
 )
 TESTS = ROOT / "tests"
 MATRIX = "tests/core/test_objectives.py"
@@ -146,14 +129,12 @@ def all_tests() -> dict[Symbol, list[str]]:
 def row(module: str, node: ast.FunctionDef, tests: dict[Symbol, list[str]]) -> str:
     """One line of a table."""
     doc = ast.get_docstring(node) or ""
-    formula = doc.splitlines()[0]
+    formula = doc.splitlines()[0].split(" Source:")[0]
     source = paragraph_after("Source:", doc)
     by_file = defaultdict(list)
     for test in tests.get((module.split(".")[0], node.name), []):
         by_file[test.split("::")[0]].append(test.split("::")[1].removeprefix("test_"))
     proof = "<br>".join(f"{file}: {', '.join(names)}" for file, names in by_file.items())
-    if "Source:" in formula:
-        formula = formula.split(" Source:")[0]
     cells = [f"`{node.name}`", formula, source, proof]
     return "| " + " | ".join(map(escaped, cells)) + " |"
 
@@ -178,20 +159,13 @@ def algorithm_rows() -> list[str]:
     rows = ["| algorithm | in one line | advantage | reduction | reads | knobs | source |"]
     rows += ["|---|---|---|---|---|---|---|"]
     for algorithm in (a for group in GROUPS.values() for a in group):
-        values = {n: k.default for n, k in algorithm.knobs.items()}
         knobs = [
-            f"`{name}` {'' if values[name] is None else f'{values[name]:.4g} '}({knob.source})"
+            f"`{name}` {'' if knob.default is None else f'{knob.default:.4g} '}({knob.source})"
             for name, knob in algorithm.knobs.items()
         ]
-        cells = [
-            f"`{algorithm.name}`",
-            algorithm.summary,
-            named[id(algorithm.advantage)],
-            named[id(algorithm.reduction)],
-            ", ".join(sorted(algorithm.reads)),
-            "; ".join(knobs),
-            algorithm.source,
-        ]
+        name, reads = f"`{algorithm.name}`", ", ".join(sorted(algorithm.reads))
+        parts = (named[id(part)] for part in (algorithm.advantage, algorithm.reduction))
+        cells = [name, algorithm.summary, *parts, reads, "; ".join(knobs), algorithm.source]
         rows.append("| " + " | ".join(map(escaped, cells)) + " |")
     return rows
 
