@@ -40,9 +40,7 @@ REASONS = {
     "vtrace": f"{FREE}; weights of 1 at most slow it",
     "asymre": f"{FREE}; its lower baseline makes that push smaller",
     "decoupled": f"{FREE}: it clips pi/pi_k, which is 1 where a batch has one update",
-    "rec_two_side": BANDED,
-    "rec_two_side_is": BANDED,
-    "sppo": BANDED,
+    **dict.fromkeys(("rec_two_side", "rec_two_side_is", "sppo"), BANDED),
     "oapl": "told below",
     "dpo": "it asks for a gap between completions and not for likely ones: both may become rarer",
 }

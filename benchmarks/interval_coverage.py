@@ -14,6 +14,7 @@ from its skill. `Population.kind` says how problems differ:
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
@@ -114,16 +115,8 @@ def _pass_at_k(runs: int, seed: int) -> list[str]:
         cells = []
         for kind, problems in product(("alike", 0.1, 0.3, 0.7), (10, 30, 128, 512)):
             population = Population(mean, kind)
-            truth = pass_truth(population, k)
-            one = coverage(
-                population,
-                problems,
-                16,
-                runs=runs,
-                seed=seed,
-                truth=truth,
-                interval=lambda outcomes, k=k: pass_at_k(outcomes, k),
-            )
+            how = {"runs": runs, "seed": seed, "truth": pass_truth(population, k)}
+            one = coverage(population, problems, 16, interval=partial(pass_at_k, k=k), **how)
             cells.append((one, f"{problems} problems, {kind}"))
         rows.append(_row(f"{mean:g}, k = {k}", cells))
     return table(["mean, k of 16 samples", *HEAD], rows)

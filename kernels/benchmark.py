@@ -61,9 +61,8 @@ def attention_inputs(args: argparse.Namespace, length: int) -> Arrays:
     q = (*rows, args.heads, args.head_dim)
     shapes = q, (1, args.prompt, *key), (1, args.prompt, *key), (*rows, *key), (*rows, *key), q
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    return tuple(
-        jax.random.normal(key, shape, args.dtype) for key, shape in zip(keys, shapes, strict=True)
-    )
+    pairs = zip(keys, shapes, strict=True)
+    return tuple(jax.random.normal(key, shape, args.dtype) for key, shape in pairs)
 
 
 def attention_output(kernel: AttentionFn, q: jax.Array, *keys: jax.Array) -> jax.Array:
@@ -86,9 +85,8 @@ def attention_programs(args: argparse.Namespace, length: int) -> list[Timed]:
     flops = 2 * args.heads * args.head_dim * pairs
     timed = [Timed("bare", partial(wide_einsum, "ab,bc->ac"), (square, square), 2 * BARE**3)]
     for name in args.versions:
-        forward, both = (
-            partial(fn, attention.KERNELS[name]) for fn in (attention_output, attention_gradients)
-        )
+        kernel = attention.KERNELS[name]
+        forward, both = (partial(fn, kernel) for fn in (attention_output, attention_gradients))
         timed.append(Timed(f"{name}, forward", forward, inputs[:-1], 2 * flops))
         timed.append(Timed(f"{name}, both", both, inputs, 7 * flops))
     return timed

@@ -95,10 +95,8 @@ SCHEDULES = {
 def make_task(folder: Path) -> Path:
     """Writes prompts, held-out prompts and a reward by the length of the answer into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, numbers in {
-        "problems.jsonl": range(PROMPTS),
-        "heldout.jsonl": range(PROMPTS, PROMPTS + HELDOUT),
-    }.items():
+    heldout = range(PROMPTS, PROMPTS + HELDOUT)
+    for name, numbers in (("problems.jsonl", range(PROMPTS)), ("heldout.jsonl", heldout)):
         lines = [{"prompt": f"{n} and {n * n} are", "answer": str(n)} for n in numbers]
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "rewards.py").write_text(REWARD)

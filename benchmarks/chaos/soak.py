@@ -71,16 +71,10 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
 
         def update(*arguments):
             now, pages = time.perf_counter(), Path("/proc/self/statm").read_text().split()[1]
-            samples.append(
-                Sample(
-                    step=len(samples) + 1,
-                    resident=int(pages) * os.sysconf("SC_PAGE_SIZE"),
-                    handles=len(os.listdir("/proc/self/fd")),
-                    threads=threading.active_count(),
-                    arrays=len(jax.live_arrays()),
-                    seconds=now - before[0],
-                )
-            )
+            resident = int(pages) * os.sysconf("SC_PAGE_SIZE")
+            handles, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+            held = resident, handles, threads, len(jax.live_arrays())
+            samples.append(Sample(len(samples) + 1, *held, seconds=now - before[0]))
             before[0] = now
             return parts.learner.update(*arguments)
 

@@ -58,9 +58,8 @@ def main() -> None:
     torch.manual_seed(0)
     vocabulary = Tokenizer(WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="<pad>"))
     vocabulary.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=vocabulary, pad_token="<pad>", eos_token="<eos>"
-    )
+    ends = {"pad_token": "<pad>", "eos_token": "<eos>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, **ends)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(WORDS), **sizes, **heads))

@@ -125,11 +125,8 @@ class Bench:
         ranks = {spec: getattr(settings, "lora", 0) for spec, (_, settings) in self.systems.items()}
         # The first system that trains the same parameters.
         alike = {spec: next(name for name in ranks if ranks[name] == ranks[spec]) for spec in runs}
-        compared = {
-            spec: differences(runs[first], runs[spec])
-            for spec, first in alike.items()
-            if spec != first
-        }
+        pairs = [(spec, first) for spec, first in alike.items() if spec != first]
+        compared = {spec: differences(runs[first], runs[spec]) for spec, first in pairs}
         for spec, gaps in compared.items():
             print(f"check {spec}: {gaps}", file=sys.stderr)
             if not all(gaps[name] <= most for name, most in TOLERANCES.items()):  # nor is NaN
