@@ -42,10 +42,8 @@ FOUR: dict[str, Changes] = {
 }
 """One update on each batch, pi/mu: silence where PPO's clip binds, and the ratio as a weight."""
 
-REUSED_UPDATES, REUSED_INTERVAL = 4, 5
-REUSED: Changes = {
-    "schedule": {"updates_per_batch": REUSED_UPDATES, "sync_interval": REUSED_INTERVAL}
-}
+REUSED_UPDATES = 4
+REUSED: Changes = {"schedule": {"updates_per_batch": REUSED_UPDATES, "sync_interval": 5}}
 """Several updates on a batch, so that a clip of pi/pi_k binds, of samples up to 20 updates old."""
 
 WEIGHTS = {

@@ -55,11 +55,7 @@ METHODS: dict[str, Changes] = {
 """Name -> options: those of `rec`, REINFORCE with pi_k/mu of each token truncated at 2, and
 imitation of successes by their lead over the group's mean."""
 
-SEVEN = (
-    *("REINFORCE", "truncated weights", "GRPO", "REC-OneSide-NoIS", "RED-Weight"),
-    *("RAFT", "DPO"),
-)
-
+SEVEN = ("REINFORCE", "truncated weights", "GRPO", "REC-OneSide-NoIS", "RED-Weight", "RAFT", "DPO")
 
 FEW, MANY = {"batches": 15}, {"batches": 60}
 NAMES = ("RAFT", "GRPO", "REC-OneSide-NoIS")

@@ -43,9 +43,7 @@ BATCH = 16
 TRUTH = 4
 """Groups of pi itself to each prompt."""
 
-
-WeightFn = Callable[[jax.Array, jax.Array], jax.Array]
-ESTIMATORS: dict[str, WeightFn] = {
+ESTIMATORS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "none": weights.unit_weight,
     "sequence": partial(weights.sequence_truncated_weight, cap=np.inf),
     "sequence, truncated at 2": partial(weights.sequence_truncated_weight, cap=2.0),
