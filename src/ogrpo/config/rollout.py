@@ -106,7 +106,7 @@ class Rollout(Servers):
 SERVERS: Table = (
     (
         "transport wait timeout patience attempts per-server tolerance",
-        lambda servers: servers.url,
+        lambda s: s.url,
         "give --{prefix}url",
     ),
     (
@@ -116,7 +116,7 @@ SERVERS: Table = (
     ),
     (
         "listen advertise",
-        lambda servers: servers.url and servers.transport == "url",
+        lambda s: s.url and s.transport == "url",
         "give --{prefix}url and transport url",
     ),
 )
@@ -132,8 +132,7 @@ def check_servers(servers: Servers, prefix: str) -> None:
     """
     for url in servers.url:
         check_url(url, f"{prefix}url")
-    twice = {url for url in servers.roots if servers.roots.count(url) > 1}
-    if twice:
+    if twice := {url for url in servers.roots if servers.roots.count(url) > 1}:
         raise ValueError(f"{prefix}url names {' and '.join(sorted(twice))} twice: give it once")
     check_conditions(servers, SERVERS, clause=INERT, prefix=prefix)
     if servers.transport == "url":

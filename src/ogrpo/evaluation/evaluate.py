@@ -160,15 +160,14 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
 
     def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
         first = group[0]
-        scores = score(
-            ScoreRequest.of_group(
-                first.prompt,
-                [answer.text for answer in group],
-                completion_ids=[[*answer.token_ids] for answer in group],
-                finish_reasons=[answer.finish_reason for answer in group],
-                columns=first.columns,
-            )
+        request = ScoreRequest.of_group(
+            first.prompt,
+            [answer.text for answer in group],
+            completion_ids=[[*answer.token_ids] for answer in group],
+            finish_reasons=[answer.finish_reason for answer in group],
+            columns=first.columns,
         )
+        scores = score(request)
         sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
         if sizes != [len(group)] * len(sizes):
             raise ValueError(

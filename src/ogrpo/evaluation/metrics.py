@@ -123,13 +123,12 @@ def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
 
     They say so by an attribute `answer_of`; this project's own judges have `extract`.
     """
-    readers = {
-        reward.name: getattr(
-            reward.function, "extract" if isinstance(reward.function, Judge) else "answer_of", None
-        )
-        for reward in rewards
-    }
-    return {name: reader for name, reader in readers.items() if reader is not None}
+    readers = {}
+    for reward in rewards:
+        name = "extract" if isinstance(reward.function, Judge) else "answer_of"
+        if (reader := getattr(reward.function, name, None)) is not None:
+            readers[reward.name] = reader
+    return readers
 
 
 def candidates(values: Values) -> list[str]:

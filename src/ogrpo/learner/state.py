@@ -124,9 +124,8 @@ def adam(
     else:
         dtype = jnp.bfloat16 if moments == "bfloat16" else None
         scaled = optax.scale_by_adam(b1=b1, b2=b2, eps=eps, mu_dtype=dtype)
-    return optax.chain(
-        clip_by_global_norm(max_grad_norm), scaled, optax.add_decayed_weights(weight_decay)
-    )
+    decayed = optax.add_decayed_weights(weight_decay)
+    return optax.chain(clip_by_global_norm(max_grad_norm), scaled, decayed)
 
 
 def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:

@@ -242,13 +242,12 @@ def _mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) ->
     Each device attends over its own prompts and heads; log-probs are computed where the rows, and
     the vocabulary if its cut is even, are cut over the mesh.
     """
-    blocked = attention_over_mesh(to.mesh, rows=sharding.BATCH_AXES, heads="tensor")
+    rows = sharding.BATCH_AXES
+    blocked = attention_over_mesh(to.mesh, rows=rows, heads="tensor")
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     tensor, kept = config.mesh.tensor, config.kernels.kept_mib << 20
     if name == "chunked" and tensor > 1 and decoder.vocab_size % tensor == 0:
-        head = log_probs_over_mesh(
-            to.mesh, vocabulary="tensor", rows=sharding.BATCH_AXES, kept_bytes=kept
-        )
+        head = log_probs_over_mesh(to.mesh, vocabulary="tensor", rows=rows, kept_bytes=kept)
     else:
         head = sharding.by_rows(kernel(name, kept_bytes=kept), to)
     policy_fn = make_policy_fn(

@@ -125,19 +125,13 @@ class RunLog:
         other prompts are numbered on from the task's.
         """
         known = {ids.tobytes(): n for n, ids in enumerate(self.prompts.train)}
-        return [
-            Experience(
-                replace(
-                    one.group,
-                    completions=tuple(
-                        replace(each, policy_version=ANOTHER) for each in one.group.completions
-                    ),
-                ),
-                one.rewards,
-                known.get(one.group.prompt_ids.tobytes(), len(self.prompts.train) + one.problem),
-            )
-            for one in self.log.experiences
-        ]
+        taken = []
+        for one in self.log.experiences:
+            drawn = (replace(each, policy_version=ANOTHER) for each in one.group.completions)
+            group, further = replace(one.group, completions=tuple(drawn)), len(self.prompts.train)
+            problem = known.get(group.prompt_ids.tobytes(), further + one.problem)
+            taken.append(Experience(group, one.rewards, problem))
+        return taken
 
     @property
     def title(self) -> str:
