@@ -105,8 +105,10 @@ class ReadyTrainer(GRPOTrainer):
     def training_step(self, model, *args, **kwargs):
         loss = super().training_step(model, *args, **kwargs)
         self.loss = loss.item()  # in the log it is rounded
-        if self.checking:
-            self.norm = exact_norm(model)
+        if self.checking:  # the trainer's own sum is in float32, which loses digits on a CPU
+            grads = (p.grad for p in model.parameters() if p.grad is not None)
+            squares = [grad.double().square().sum() for grad in grads]
+            self.norm = torch.stack(squares).sum().sqrt().item()
         return loss
 
 
@@ -122,21 +124,11 @@ class Ticks(TrainerCallback):
             control.should_training_stop = not self.clock.tick(self.trainer.loss, norm)
 
 
-def exact_norm(model: torch.nn.Module) -> float:
-    """Returns the norm of the gradient before it is clipped.
-
-    The trainer's own is summed in float32, which on a CPU loses digits with the parameters' size.
-    """
-    squares = [p.grad.double().square().sum() for p in model.parameters() if p.grad is not None]
-    return torch.stack(squares).sum().sqrt().item()
-
-
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Encodes the prompts of a data set that is never looked at."""
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="<pad>"))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>"
-    )
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=words, **special)
 
 
 def main(job: Job) -> None:
