@@ -25,7 +25,6 @@ SMALL = (
     " --optimizer.warmup=0 --evaluation.no-gradient-variance"
 ).split()
 
-
 DEVICES = "--xla_force_host_platform_device_count"
 
 

@@ -33,7 +33,6 @@ from ogrpo.policy.flops import Step, equal_parts
 Tree = TypeVar("Tree")
 _LOW = -1e30  # below every score; unlike -inf, its difference with itself is a number
 
-
 CPU_TILE = Step(64, 128)
 """Queries, of every head that shares a key, and keys at a time: what fits in the second-level cache
 of a core, measured (`ogrpo.kernels.benchmark`)."""

@@ -48,7 +48,6 @@ OptionalChance = Annotated[
     Annotated[float, Interval(gt=0, lt=1)] | None, metavar("{None}|FLOAT in (0, 1)")
 ]
 
-
 Table = tuple[tuple[str, Callable[[Any], object], str], ...]
 """Rows of options, separated by blanks, a condition, and what to say where it does not hold."""
 INERT = "which changes nothing here: "

@@ -34,7 +34,6 @@ _UNSUPPORTED: Mapping[str, Any] = {
     "quantization_config": None,
 }
 
-
 MOST = 2**31 - 1
 """The largest size: token ids and positions are int32."""
 

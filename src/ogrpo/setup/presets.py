@@ -33,7 +33,6 @@ MARKER_PROMPT = (
 )
 BOXED_PROMPT = "{question}\nReason step by step, and put the final answer in \\boxed{}."
 
-
 STUDY_RATE = 5e-4
 """The learning rate of studies that name none."""
 
