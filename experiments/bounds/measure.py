@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.bounds.exact import Bandit, Constants, certificate, facts, train_bandit
+from experiments.bounds.exact import Bandit, Constants, Record, certificate, facts, train_bandit
 from experiments.grid.cell import Cell
 from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
@@ -31,7 +31,6 @@ from ogrpo.loop import Parts, snapshot, start, stream_seed, train
 from ogrpo.loop.evaluate import withdraw
 from ogrpo.policy import Params
 
-Record = dict[str, Any]
 Array = NDArray[np.float64]
 RESAMPLES = 200
 LOWER = ("mm", "sharp", "stale", "published")

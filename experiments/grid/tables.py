@@ -30,9 +30,8 @@ class Table:
         """Returns the table as GitHub has it."""
         rule = ["---"] * len(self.columns)
         lines = (self.columns, rule, *self.lines)
-        return "\n".join(
-            f"| {' | '.join(shown(cell).replace('|', '‖') for cell in line)} |" for line in lines
-        )
+        texts = ([shown(cell).replace("|", "‖") for cell in line] for line in lines)
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in texts)
 
 
 class Section(NamedTuple):

@@ -41,9 +41,8 @@ def main() -> None:
         def ends(params: dict, batch: Batch[jax.Array]) -> jax.Array:
             """Returns the expected number of ends in each group's places, [N]."""
             ids = jnp.full((*batch.completion_ids.shape, 1), end, jnp.int32)
-            scored = completion_log_probs_and_entropy(
-                params, decoder, batch._replace(top_ids=ids), temperature
-            )
+            batch = batch._replace(top_ids=ids)
+            scored = completion_log_probs_and_entropy(params, decoder, batch, temperature)
             assert scored.top_log_probs is not None
             of_end = jnp.exp(scored.top_log_probs[..., 0])
             return jnp.sum(jnp.where(batch.completion_mask, of_end, 0), axis=(1, 2))

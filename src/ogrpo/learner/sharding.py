@@ -35,10 +35,7 @@ from ogrpo.policy.params import Axes, Axis
 BATCH_AXES = ("data", "fsdp")
 # The parameter axis that each mesh axis cuts; axes that are not named here are never cut.
 RULES: Mapping[str, str] = {
-    "vocab": "tensor",
-    "heads": "tensor",
-    "kv_heads": "tensor",
-    "mlp": "tensor",
+    **dict.fromkeys(("vocab", "heads", "kv_heads", "mlp"), "tensor"),
     "embed": "fsdp",
 }
 

@@ -25,14 +25,13 @@ from ogrpo.core.algorithms import ENTROPY, LOTS, REFERENCE, VALUES, Algorithm, L
 from ogrpo.core.corrections import log_kept_mass, score_centering
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
-from ogrpo.core.trust_region import TrustRegion
+from ogrpo.core.trust_region import ObjectiveFn, TrustRegion
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics, MetricsFn, head_norm, summarize
 from ogrpo.learner.state import Hypers, Params, TrainState, guarded, is_large, join
 
 PolicyFn = Callable[[Params, Batch[Array], Array], PolicyOutput[Array]]
-ObjectiveFn = Callable[..., Array]
 RegionFn = Callable[[ObjectiveFn], TrustRegion]
 UpdateFn = Callable[[TrainState, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 

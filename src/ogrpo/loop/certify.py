@@ -109,15 +109,9 @@ def pair_gains(new_rewards: np.ndarray, old_rewards: np.ndarray) -> np.ndarray:
 def _gains(new: Array, old: Array, mask: Array, rewards: Array, share: Array) -> Array:
     log_ratio = sequence_log_ratio(new, old, mask)[..., 0]
     ratio, center = mixture_ratios(log_ratio, share=share)
-    return improvement_gap(
-        ratio,
-        center,
-        worst_rewards(rewards, log_ratio),
-        eps_low=1.0,
-        eps_high=HEADROOM,
-        reward_low=LOWEST,
-        reward_high=HIGHEST,
-    )
+    judged = worst_rewards(rewards, log_ratio)
+    span = {"reward_low": LOWEST, "reward_high": HIGHEST}
+    return improvement_gap(ratio, center, judged, eps_low=1.0, eps_high=HEADROOM, **span)
 
 
 def worst_rewards(rewards: Array, log_ratio: Array) -> Array:
