@@ -91,9 +91,8 @@ def docstrings(file: Module) -> Iterator[tuple[int, str, str]]:
 
 def words(text: str) -> int:
     """Counts the words of a docstring, without its examples."""
-    return sum(
-        len(line.split()) for line in text.splitlines() if not line.startswith((">>>", "..."))
-    )
+    lines = (line for line in text.splitlines() if not line.startswith((">>>", "...")))
+    return sum(len(line.split()) for line in lines)
 
 
 def identifiers(file: Module) -> Iterator[tuple[int, str]]:

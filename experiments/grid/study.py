@@ -244,16 +244,11 @@ class Crossing(NamedTuple):
 
     def places(self, study: TunedStudy) -> list[Variant]:
         """Returns every method at every value."""
-        return [
-            study.place(
-                name,
-                {self.coordinate: value} if self.coordinate else {},
-                self.options[name],
-                changes,
-            )
-            for value, changes in self.values.items()
-            for name in self.methods
-        ]
+        places = []
+        for value, changes in self.values.items():
+            at = {self.coordinate: value} if self.coordinate else {}
+            places += [study.place(n, at, self.options[n], changes) for n in self.methods]
+        return places
 
     def sections(
         self,

@@ -161,16 +161,11 @@ def summary(
     final_rows, tuning = groups(reported(rows)), settings_of(rows)
     key = order or (lambda trials: -np.nan_to_num(mean_score(trials)))
     setting = setting_column(rows)
-    lines = [
-        [
-            place_name(place),
-            setting(trials),
-            str(len(tuning.get(place_name(place), {}))),
-            *(column.of(trials) for column in columns),
-            seeds_text(trials),
-        ]
-        for place, trials in sorted(final_rows.items(), key=lambda item: key(item[1]))
-    ]
+    lines = []
+    for place, trials in sorted(final_rows.items(), key=lambda item: key(item[1])):
+        method, values = place_name(place), (column.of(trials) for column in columns)
+        tried = f"{len(tuning.get(method, {}))}"
+        lines.append([method, setting(trials), tried, *values, seeds_text(trials)])
     heads = ("method", "setting", "settings tried", *(c.head for c in columns), "seeds")
     return Table(name, heads, lines)
 
@@ -200,12 +195,9 @@ def settings_tried(rows: Rows, name: str) -> Table:
 
 def failures(notes: Sequence[Mapping[str, Any]]) -> Table:
     """Returns the cells that failed, each with its last words."""
-    lines = [
-        [
-            str(note["label"]),
-            settings_text({**note["coordinates"], **note["setting"], "seed": note["seed"]}),
-            str(note["words"]).splitlines()[-1] if note["words"] else "",
-        ]
-        for note in notes
-    ]
+    lines = []
+    for note in notes:
+        place = {**note["coordinates"], **note["setting"], "seed": note["seed"]}
+        last = str(note["words"]).splitlines()[-1] if note["words"] else ""
+        lines.append([str(note["label"]), settings_text(place), last])
     return Table("failed", ("method", "cell", "last words"), lines)

@@ -107,14 +107,10 @@ class PresetsStudy(Study):
         runs = of_labels(reported(rows), [*TUNED])
         columns = [*(column.of for column in SPENT), *map(score, SCORES.values())]
         setting = setting_column(rows)
-        lines = [
-            [
-                f"`{trials[0]['label']}`",
-                setting(trials).removeprefix("rate "),
-                *(column(trials) for column in columns),
-            ]
-            for trials in groups(runs).values()
-        ]
+        lines = []
+        for trials in groups(runs).values():
+            rate = setting(trials).removeprefix("rate ")
+            lines.append([f"`{trials[0]['label']}`", rate, *(of(trials) for of in columns)])
         starts = [row["evaluations"] for row in runs if row["label"] == runs[0]["label"]]
         begin = [
             plus_minus([scores[name][0] for scores in starts]) if starts else "–"

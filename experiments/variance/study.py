@@ -80,14 +80,9 @@ class VarianceStudy(Study):
 
     def stages(self) -> Sequence[Stage]:
         """Returns one stage, the runs of every seed: nothing is chosen."""
-        runs = [
-            Cell(
-                *(RUN, "report", self.along(seed, rate), {"rate": rate}),
-                measure="experiments.variance.along:measure",
-            )
-            for seed in self.seeds
-            for rate in self.rates
-        ]
+        cell = partial(Cell, RUN, "report", measure="experiments.variance.along:measure")
+        pairs = [(seed, rate) for seed in self.seeds for rate in self.rates]
+        runs = [cell(self.along(seed, rate), {"rate": rate}) for seed, rate in pairs]
         return (lambda _: runs,)
 
     def along(self, seed: int, rate: float) -> Along:
