@@ -128,8 +128,8 @@ class RunLog:
         taken = []
         for one in self.log.experiences:
             drawn = (replace(each, policy_version=ANOTHER) for each in one.group.completions)
-            group, further = replace(one.group, completions=tuple(drawn)), len(self.prompts.train)
-            problem = known.get(group.prompt_ids.tobytes(), further + one.problem)
+            group = replace(one.group, completions=tuple(drawn))
+            problem = known.get(group.prompt_ids.tobytes(), len(self.prompts.train) + one.problem)
             taken.append(Experience(group, one.rewards, problem))
         return taken
 
