@@ -26,8 +26,9 @@ from ogrpo.core.algorithms import (
     LooksAt,
     with_parts,
 )
-from ogrpo.core.algorithms.base import READS, published
+from ogrpo.core.algorithms.base import READS, published, reference_kl
 from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
+from ogrpo.core.divergences import k3
 from ogrpo.core.returns import Along, squared_error
 from tests.core.cases import arrays, batch_of, of_each_prompt, problem
 from tests.names import settings
@@ -269,6 +270,11 @@ def test_the_kl_term_is_exchanged_alone(kl, inputs):
     ratio = np.exp(np.where(batch.mask, log_probs - batch.behavior_log_probs, 0))
     expected = 0.5 * plain * (ratio if kl.startswith(("importance", "weighted")) else 1)
     np.testing.assert_allclose(ours, np.where(batch.mask, expected, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_the_kl_term_is_k3_unless_exchanged(inputs):
+    ours, expected = (term(*inputs) for term in (ALGORITHMS["grpo"].kl, reference_kl(k3)))
+    np.testing.assert_array_equal(ours, expected)
 
 
 def test_the_importance_corrected_kl_has_its_gradient_through_the_ratio(inputs):

@@ -22,10 +22,15 @@ time.sleep(600)
 """
 
 
+def holder(folder):
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
 def test_another_process_is_refused_by_name_until_the_holder_dies(tmp_path):
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
+    with holder(tmp_path) as process:
         with pytest.raises(lock.Taken, match=rf"process {process.pid} on .*train --seed 7"):
             lock.take(tmp_path, "mine")
         assert not lock.belongs_here(tmp_path)
