@@ -67,11 +67,12 @@ def test_what_a_function_prints_or_reads_does_not_touch_the_protocol(start, capf
 
 def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
     worker = start(functions.overruns)
-    with ThreadPoolExecutor(1) as thread:
-        answer = thread.submit(worker.call, "f", {"completions": ["bad"]}, seconds=60.0)
-        time.sleep(0.1)
-        worker.kill("for a test")
-        reply = answer.result(20.0)
+    thread = ThreadPoolExecutor(1)  # no `with`, which waits without end for what never returns
+    answer = thread.submit(worker.call, "f", {"completions": ["bad"]}, seconds=60.0)
+    time.sleep(0.1)
+    worker.kill("for a test")
+    reply = answer.result(20.0)
+    thread.shutdown()
     assert (reply.kind, reply.ended) == ("died", True)
     assert reply.message == "its process ended: for a test"
     assert worker.call("f", {"completions": []}, seconds=9.0).kind == "died"
@@ -129,16 +130,17 @@ def test_processes_end_when_the_caller_is_killed(tmp_path):
 
 def test_closing_ends_all_processes_and_what_is_under_way():
     p, before = pool(functions.overruns, functions.judge), threading.active_count()
-    with ThreadPoolExecutor(3) as threads:
-        scored = [threads.submit(p.score, request(text)) for text in ("bad", "bad", "block")]
-        assert eventually(lambda: p.metrics()["reward/processes"] == 3)
-        children = [worker._child._process for worker in p._workers._workers]
-        time.sleep(0.1)
-        p.close()
-        p.close()
+    threads = ThreadPoolExecutor(3)
+    scored = [threads.submit(p.score, request(text)) for text in ("bad", "bad", "block")]
+    assert eventually(lambda: p.metrics()["reward/processes"] == 3)
+    children = [worker._child._process for worker in p._workers._workers]
+    time.sleep(0.1)
+    p.close()
+    p.close()
     for each in scored:
         with pytest.raises(RuntimeError, match=r"^the pool of rewards was closed\.$"):
-            each.result()
+            each.result(20.0)
+    threads.shutdown()
     assert len(children) == 3
     assert all(child.returncode is not None for child in children)
     assert eventually(lambda: threading.active_count() <= before)
