@@ -277,7 +277,8 @@ def test_each_preset_of_a_real_model_is_planned_and_from_the_command_line(capsys
     shown = capsys.readouterr().out
     for line in ("preset: r1-distill-1.5b", "max_tokens: 4096", "remat: full", "memory_gib: 50"):
         assert line in shown
-    with pytest.raises(ValueError, match=r"no plan of preset 'v1-i1': choose smollm2-135m, qwen2"):
+    message = r"no plan of preset 'v1-i1': choose smollm2-135m, qwen2\.5-0\.5b"
+    with pytest.raises(ValueError, match=message):
         plan_of("v1-i1")
 
 
@@ -298,7 +299,7 @@ def test_a_machine_that_does_both_is_told_of_itself_alone(tmp_path, capsys):
     [
         ("--batch.prompts 6 --train.microbatches 4", "batch.prompts = 6 cannot be cut among 1 dev"),
         ("--train.devices 3 --train.fsdp 2", "train.fsdp x train.tensor = 2 does not divide"),
-        ("--serve.groups-per-call 3", "groups-per-call = 3 does not divide batch.prompts = 4"),
+        ("--serve.groups-per-call 3", "serve.groups-per-call = 3 does not divide batch.prompts ="),
         ("--batch.mean-tokens 5", "batch.mean-tokens is 5.0: give between 1 and"),
         ("--serve.tokens-per-second 0", "serve.tokens-per-second is 0.0: give a number above 0"),
         ("--schedule.sync-interval 0", "schedule.sync-interval is 0: give at least 1"),
