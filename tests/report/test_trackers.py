@@ -105,7 +105,9 @@ MISSING = ImportError("No module named 'wandb'", name="wandb")
         ("wandb", RuntimeError("no API key"), "--track wandb does not start (no API key)"),
     ],
 )
-def test_a_tracker_that_cannot_start_ends_the_run(tmp_path, monkeypatch, name, error, words):
+def test_a_tracker_that_cannot_start_ends_the_run_before_it_begins(
+    tmp_path, monkeypatch, name, error, words
+):
     if error:
         monkeypatch.setitem(trackers.TRACKERS, name, Mock(side_effect=error))
     refused = pytest.raises(ValueError, match=re.escape(words))

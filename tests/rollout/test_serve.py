@@ -72,7 +72,9 @@ CONFIG = (*ASCEND, "--", "--additional-config")
         ("0.32.0", ("--engine", "embedded"), 2, "embedded needs ogrpo: pip install"),
     ],
 )
-def test_what_takes_no_weights_is_refused(tmp_path, capsys, version, words, code, message):
+def test_what_takes_no_weights_is_refused_and_a_newer_version_named(
+    tmp_path, capsys, version, words, code, message
+):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho {version}\n")
     python.chmod(0o755)
