@@ -70,9 +70,12 @@ def test_batch_standardized_has_one_scale():
     np.testing.assert_array_equal(advantages.batch_standardized(R * 0 + 0.1), 0)
 
 
-def test_zero_variance_groups_are_found_and_what_was_not_judged_is_told_apart_from_0():
+def test_zero_variance_groups_are_found():
     np.testing.assert_array_equal(advantages.zero_variance_mask(R), [False, True])
     np.testing.assert_array_equal(advantages.zero_variance_mask(R[:, :1]), [True, True])
+
+
+def test_what_was_not_judged_is_told_apart_from_0():
     values, present = advantages.judged(jnp.array([0.0, jnp.nan, 2.0]))
     np.testing.assert_array_equal(values, [0, 0, 2])
     np.testing.assert_array_equal(present, [True, False, True])
@@ -122,7 +125,7 @@ def test_advantages_of_sets_are_their_definitions_over_every_set(k):
         np.testing.assert_allclose(of_best, alone, rtol=1e-4, atol=1e-6)
 
 
-def test_advantages_of_sets_are_those_of_large_groups_too_and_of_too_small_ones_nan():
+def test_advantages_of_sets_are_those_of_large_groups_too():
     """There are 6e40 sets of 32 of 256 completions, beyond float32: the shares are of logs."""
     n, k, failures = 256, 32, 250
     rewards = jnp.asarray(np.arange(n) >= failures, jnp.float32)
@@ -133,6 +136,9 @@ def test_advantages_of_sets_are_those_of_large_groups_too_and_of_too_small_ones_
     of_best = k * (np.array([beside_failure, 1]) - without)
     for fn, expected in ((advantages.pass_at_k, of_any), (advantages.max_at_k, of_best)):
         np.testing.assert_allclose(fn(rewards, k=float(k))[jnp.array([0, -1])], expected, rtol=0.1)
+
+
+def test_groups_too_small_for_k_are_seen():
     assert np.isnan(advantages.max_at_k(jnp.ones((1, 3)), k=jnp.float32(3))).all()
     assert np.isnan(advantages.pass_at_k(jnp.ones((1, 3)), k=4.0)).all()
 

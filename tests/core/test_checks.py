@@ -85,5 +85,7 @@ def test_what_cannot_be_is_refused_by_its_name(make, message):
 def test_a_known_scalar_is_judged_inside_a_jit(value):
     with pytest.raises(ValueError, match="eps must be >= 0"):
         jax.jit(lambda x: (checks.check_nonnegative(eps=value), x)[1])(1.0)
-    # A traced one is the caller's business.
-    jax.jit(lambda eps: (checks.check_nonnegative(eps=eps), eps)[1])(value)
+
+
+def test_a_traced_scalar_is_the_callers_business():
+    jax.jit(lambda eps: (checks.check_nonnegative(eps=eps), eps)[1])(-1.0)

@@ -47,8 +47,11 @@ def test_gates_by_hand(gate, up, down):
     np.testing.assert_allclose(weighed, R * up, rtol=1e-6)
 
 
-def test_a_token_without_advantage_fades_like_a_negative_one_and_a_divergence_of_nan_shows():
+def test_a_token_without_advantage_fades_like_a_negative_one():
     np.testing.assert_allclose(gates.tapered_gate(RATIO, 0 * UP), np.minimum(RATIO, 1))
+
+
+def test_a_divergence_that_is_nan_is_not_swallowed():
     broken = jnp.full(6, 0.1).at[2].set(jnp.nan)
     assert np.isnan(divergence(RATIO, UP, divergence=broken)[2])
 

@@ -125,8 +125,11 @@ def test_refuted_high_probability_clip_from_squared_rewards():
     assert miss(*example, 10.0, n=3689, delta=0.05) <= 0.05
 
 
-def test_a_pilot_without_a_reward_truncates_nothing_and_ionides_rate_is_the_root():
+def test_a_pilot_without_a_reward_truncates_nothing():
     mu, pi = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.3, 0.6])
     best = optimal(pi / mu, np.zeros(3), 8.0, mu)
     assert (float(best.tau), float(best.mse)) == (pytest.approx(3), 0)
+
+
+def test_ionides_rate_is_the_root():
     np.testing.assert_allclose(estimators.ionides_clip(49), 7)
