@@ -62,13 +62,16 @@ def test_what_cannot_be_cut_is_named():
     assert whole_axes(param_axes(make_config("Qwen3", vocab_size=16)), mesh(8, 2, 2)) == []
 
 
-def test_a_mesh_that_does_not_fit_and_prompts_that_do_not_divide_are_refused():
+def test_a_mesh_that_does_not_fit_is_refused_with_the_number_of_devices():
     there = jax.device_count()
     expected = f"takes {2 * there} devices, and there are {there} .*device_count={2 * there}"
     with pytest.raises(ValueError, match=expected):
         make_mesh(data=there, fsdp=2, tensor=1)
     with pytest.raises(ValueError, match=r"fsdp 0 .* at least 1"):
         make_mesh(data=1, fsdp=0, tensor=1)
+
+
+def test_prompts_that_do_not_divide_are_refused():
     check_prompts(mesh(2, 2, 2), 16, 4)
     message = "12 prompts in 2 microbatches .* = 4 devices: make the prompts a multiple of 8"
     with pytest.raises(ValueError, match=re.compile(message)):

@@ -133,11 +133,14 @@ def test_every_status_theorem_and_refuting_test_is_in_the_table():
     assert refuting - {name for row in ROWS for name in row.tests} == set()
 
 
-def test_every_chapter_is_built_and_every_theorem_has_its_axioms_printed():
+def test_every_theorem_has_its_axioms_printed():
     text = (PROOFS / "Assumptions.v").read_text()
     listed = re.findall(r"^  \(@(\w+\.\w+),$", text, re.MULTILINE)
     assert sorted(listed) == sorted(all_theorems())
     assert text.endswith("Print Assumptions all_theorems.\n")
+
+
+def test_every_chapter_is_built():
     listed = set(re.findall(r"^(\w+\.v)$", (PROOFS / "_CoqProject").read_text(), re.MULTILINE))
     assert listed == {path.name for path in PROOFS.glob("*.v")} - {"Assumptions.v"}
 

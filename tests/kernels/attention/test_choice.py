@@ -26,10 +26,13 @@ def calls_blocks(name, keys):
     return "_attend" in str(program(q, k))
 
 
-def test_auto_goes_by_the_keys_and_a_run_is_told_what_no_one_has_measured():
+def test_auto_goes_by_the_keys():
     assert [calls_blocks("auto", keys) for keys in (LEAST_KEYS - 1, LEAST_KEYS)] == [False, True]
     assert not calls_blocks("plain", LEAST_KEYS)
     assert calls_blocks("blocked", 1)
+
+
+def test_a_run_is_told_what_no_one_has_measured():
     assert describe("auto", "cpu") == "blocked from 128 keys on, plain below"
     assert describe("plain", "gpu") == "plain"
     shown = describe("blocked", "gpu")

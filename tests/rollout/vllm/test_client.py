@@ -104,11 +104,14 @@ def test_the_environment_says_who_asks(monkeypatch, name, value, header):
         assert "\x1b" not in text
 
 
-def test_no_address_leaves_a_thread_behind_and_a_folder_of_weights_is_one_engines(tmp_path):
+def test_an_address_that_is_none_leaves_no_thread_behind():
     threads = active_count()
     with pytest.raises(ValueError, match="'nowhere' is no server URL"):
         engine_of(["nowhere"])
     assert active_count() == threads
+
+
+def test_a_folder_of_weights_is_one_engines(tmp_path):
     with lock.held(tmp_path, "another run"), pytest.raises(ValueError, match=r"use .*another run"):
         engine_of(["http://x"], options=Options(tmp_path))
 
