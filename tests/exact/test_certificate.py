@@ -118,7 +118,7 @@ def test_betting_is_never_weaker_than_the_exponential_rates(x, delta):
 
 
 def test_the_wealth_is_the_theorems_and_falls_with_the_mean():
-    """1/delta at the bound, less against any larger mean: theorem Anytime.wealth_decreases."""
+    """The wealth at the bound is 1/delta and falls with the mean: Anytime.wealth_decreases."""
     x, floor, delta, rates = np.array([0.3, -0.2, 0.7, 0.1] * 9), 0.5, 0.1, (0.2, 0.6)
 
     def wealth(m):
@@ -154,7 +154,10 @@ def walked():
 
 @pytest.mark.parametrize("delta", [0.2, 0.5])
 def test_bounds_read_after_every_draw_of_a_past_that_chooses_the_next_all_hold(delta):
-    """P(their running mean is ever below its bound) <= delta: Anytime.anytime_confidence."""
+    """P(the running mean of the conditional means is ever below its bound) <= delta.
+
+    Theorem Anytime.anytime_confidence.
+    """
     seen, means, probs = walked()
     places, wrong = np.arange(seen.size).reshape(seen.shape), np.zeros(len(seen), bool)
     for t in range(1, DEPTH + 1):
@@ -185,7 +188,10 @@ def test_the_wealth_against_the_conditional_means_is_a_fair_game_that_rarely_get
     distributions(3), distributions(3, least=0), distributions(3, least=0), rewards(3), examples=5
 )
 def test_certificates_of_draws_in_sequence_cover(mu, pi, pi_k, r):
-    """Two draws, the second's prompt and policies by the first: Certificate.certificate_anytime."""
+    """Two draws, the second of a prompt and policies that the first has chosen.
+
+    Theorem Certificate.certificate_anytime.
+    """
     tables = [gap(pi, pi_k, mu, r), gap(pi_k, pi, mu, r[::-1])]
     gains = [(pi - pi_k) @ r, (pi_k - pi) @ r[::-1]]
     wrong = 0.0

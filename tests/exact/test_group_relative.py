@@ -168,7 +168,10 @@ def test_red_drop_is_pair_weights_of_zero_and_one(r, seed):
 
 @for_all(values(), values(K, 2), taus)
 def test_red_weight_pushes_towards_imitation(r, s, tau):
-    """Property 27: by (rbar_w - rbar) sum w_i s_i more: theorem GroupReinforce.red_weight_extra."""
+    """Property 27: it exceeds the pair weighting by (rbar_w - rbar) sum w_i s_i.
+
+    Theorem GroupReinforce.red_weight_extra.
+    """
     centered = jnp.asarray(r - r.mean())
     w = np.exp(centered / tau)
     ours = advantages.exponentially_weighted(centered, tau=tau) @ s

@@ -68,7 +68,7 @@ def test_sharp_bound_is_attained_on_two_points():
 
 @for_all(distributions(), distributions(), distributions(), varied(), st.sampled_from([0.0, 1e-6]))
 def test_refuted_published_bound_promises_nothing(pi, pi_k, mu, r, eps):
-    """Property 14: it is <= 0 when sigma <= 1/2: theorem Improvement.published_vacuous."""
+    """Property 14: its right side is <= 0 when sigma <= 1/2: Improvement.published_vacuous."""
     of = everything(pi, pi_k, mu, r, eps, 0.2)
     assert of["sigma"] > 0.5 or of["published"] <= EPS
 
@@ -176,7 +176,10 @@ def test_pinsker_is_sharp_in_the_limit():
 
 
 def test_refuted_improvement_from_a_kl_ball_about_the_sampler():
-    """KL(pi_new||mu) = 0, and J drops by 1 from pi_old: Improvement.proposal_theorem1_false."""
+    """The proposal's theorem 1: KL(pi_new||mu) = 0, and J drops by 1 from pi_old.
+
+    Theorem Improvement.proposal_theorem1_false.
+    """
     new = mu = np.array([1.0, 0.0])
     old, r = np.array([0.0, 1.0]), np.array([0.0, 1.0])
     assert bounds.kl_divergence(new, mu) == 0

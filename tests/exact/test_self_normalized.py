@@ -117,7 +117,10 @@ def test_effective_sample_size_at_its_ends():
 
 
 def test_refuted_effective_sample_size_without_normalising():
-    """Property 11: 1 / sum rho^2 is 1/n on policy: nothing is lost: Importance.ess_normalised."""
+    """Property 11: 1 / sum rho^2 of unnormalised weights is 1/n on policy, where nothing is lost.
+
+    Theorem Importance.ess_normalised.
+    """
     rho = np.ones(Y)
     assert 1 / (rho**2).sum() == 1 / Y
     assert ess(np.log(rho), ONES) == Y

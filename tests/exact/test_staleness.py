@@ -30,7 +30,10 @@ sizes = st.integers(1, 20)
 
 @for_all(variances, variances, sizes, sizes)
 def test_stale_samples_help_iff_the_criterion_holds(fresh_variance, stale_variance, fresh, stale):
-    """Property 26: the plain mean, iff sigma1^2 / sigma0^2 < 2 + m / N: Mixture.staleness_iff."""
+    """Property 26: the plain mean's variance falls iff sigma1^2 / sigma0^2 < 2 + m / N.
+
+    Theorem Mixture.staleness_iff.
+    """
     before = fresh_variance / fresh
     after = (fresh * fresh_variance + stale * stale_variance) / (fresh + stale) ** 2
     if abs(after - before) > 1e-12:

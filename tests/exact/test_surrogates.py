@@ -86,7 +86,10 @@ def test_slope_at_the_centre_is_the_advantage(a, eps, c, r):
 
 
 def test_refuted_clipping_bounds_the_ratio():
-    """For a < 0 it falls with the ratio until a cap or a dual clip: theorem Clip.feps_unbounded."""
+    """For a < 0 the surrogate falls without end as the ratio grows; a cap or a dual clip stops it.
+
+    Theorem Clip.feps_unbounded.
+    """
     r, a = jnp.array([10.0, 1000.0]), jnp.array([-1.0, -1.0])
     ones = jnp.ones(2)
     np.testing.assert_allclose(clipped(r, a, 0.2, 0.2, ones), -r)

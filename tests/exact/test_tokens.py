@@ -173,7 +173,10 @@ def test_refuted_the_length_normalised_ratio_loses_mass_whatever_the_lengths():
 
 @for_all(policies, policies, values(V * V, low=0, high=8), eighths(4, 24))
 def test_truncating_token_ratios_loses_no_more_than_its_tail(new, old, r, cap):
-    """J - E_mu[prod min(rho, c) r] <= 1 - (1 - zeta_c)^T: TokenSurrogate.token_truncation_bias."""
+    """0 <= J - E_mu[prod min(rho_t, c) r] <= 1 - (1 - zeta_c)^T.
+
+    Theorem TokenSurrogate.token_truncation_bias.
+    """
     log_probs, behavior = token_log_probs(*new), token_log_probs(*old)
     kept = np.minimum(np.exp(ratios.log_ratio(log_probs, behavior, MASK)), cap).prod(-1)
     lost = joint(log_probs) @ r - joint(behavior) @ (kept * r)
