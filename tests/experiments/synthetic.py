@@ -54,6 +54,6 @@ def grid(study, score=None, without=()):
     for stage in study.stages():
         new = [*stage(rows)]
         cells += new
-        some = [cell for cell in new if cell.seed not in without]
-        rows += [row(cell, score and score(cell), study.base) for cell in some]
+        measured = [cell for cell in new if cell.seed not in without]
+        rows += [row(cell, score and score(cell), study.base) for cell in measured]
     return cells, rows

@@ -30,8 +30,8 @@ def test_logits_agree(family, quantisation, tmp_path):
     config = small_config(family, **({"head_dim": 128} if family == "Qwen3" else {}))
     params = make_params(config)
     file = write_gguf(tmp_path / "m.gguf", config, params, quantisation=quantisation)
-    exact = {"gguf_file": file.name, "dtype": torch.float32}
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, **exact)
+    options = {"gguf_file": file.name, "dtype": torch.float32}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, **options)
     read, weights = load_pretrained(convert(file, tmp_path / "folder"), jnp.float32)
     rows = np.random.default_rng(0).integers(0, 256, (2, 12)).astype(np.int32)
     mask = np.ones_like(rows, bool)

@@ -214,7 +214,7 @@ def test_a_draw_is_counted_as_it_happens(least_read, halvings):
         return draw(params, ids, prompts[1])
 
     assert computed_flops(again, params, prompts[0]) == counted.total
-    whole = flops.sample_flops(config, **sizes, lengths=[9] * 6, **how_read)
+    whole = flops.sample_flops(config, **sizes, lengths=[sizes["t"]] * 6, **how_read)
     assert flops.sample_flops(config, **sizes, **how_read) == whole
 
 

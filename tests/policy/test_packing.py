@@ -104,8 +104,8 @@ def test_log_probs_of_recorded_tokens_are_those_of_the_whole_distribution(name):
     groups = make_groups(**CASES.get(name, CASES["blocks"]), seed=3)
     shape = (*groups.completion_ids.shape, config.vocab_size)
     whole = np.broadcast_to(np.arange(config.vocab_size, dtype=np.int32), shape)
-    some = rng.integers(-1, config.vocab_size, (*shape[:-1], 3), np.int32)
-    groups = groups._replace(top_ids=some)
+    recorded = rng.integers(-1, config.vocab_size, (*shape[:-1], 3), np.int32)
+    groups = groups._replace(top_ids=recorded)
     if name == "cut by tokens":
         cut = cut_by_tokens(groups, np.ones(len(groups.prompt_ids), bool), most=48)
         rows = jax.tree.map(jnp.asarray, pack_cut(groups, cut))

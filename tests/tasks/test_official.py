@@ -248,7 +248,7 @@ def test_the_tables_of_the_page_hold_every_task_and_its_protocol():
         for cells in rows
         if re.fullmatch(r"\d+", cells[1])
     }
-    of = {name: reader.protocol for name, reader in TASKS.items()}
-    assert protocols == {k: [p.samples, p.temperature, p.max_tokens] for k, p in of.items()}
+    stated = {name: reader.protocol for name, reader in TASKS.items()}
+    assert protocols == {k: [p.samples, p.temperature, p.max_tokens] for k, p in stated.items()}
     named = [cells[0].strip("| `") for cells in rows]
     assert all(named.count(name) == 2 for name in TASKS)

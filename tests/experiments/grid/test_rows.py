@@ -17,8 +17,8 @@ ROWS = [ROW | {"seed": seed} for seed in (1, 2)]
 
 def test_floats_have_four_digits_and_what_is_none_is_null():
     value = {"a": [0.123456, 123456.0, math.nan, -math.inf], "b": 1234567, "c": (True, "x", None)}
-    four = [0.1235, 123500.0, None, None]
-    assert rounded(value) == {"a": four, "b": 1234567, "c": [True, "x", None]}
+    floats = [0.1235, 123500.0, None, None]
+    assert rounded(value) == {"a": floats, "b": 1234567, "c": [True, "x", None]}
 
 
 def test_files_that_are_no_rows_are_refused_by_name(tmp_path):

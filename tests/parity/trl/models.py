@@ -16,6 +16,6 @@ def tiny():
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     sizes = {"vocab_size": 12, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    texts = {"tokenizer_object": tokenizer, "pad_token": "<pad>", "eos_token": "<eos>"}
+    options = {"tokenizer_object": tokenizer, "pad_token": "<pad>", "eos_token": "<eos>"}
     model = Qwen2ForCausalLM(Qwen2Config(**sizes, **heads))
-    return {"model": model, "processing_class": PreTrainedTokenizerFast(**texts)}
+    return {"model": model, "processing_class": PreTrainedTokenizerFast(**options)}

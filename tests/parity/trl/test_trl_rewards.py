@@ -33,8 +33,8 @@ def theirs(trl, prompt, functions, weights):
             reward_weights=weights,
         )
         rows = [{"prompt": prompt, **ROW}] * len(TEXTS)
-        of = {"reward_funcs": functions, "train_dataset": Dataset.from_list(rows)}
-        trainer = trl.GRPOTrainer(args=config, **of, **tiny())
+        options = {"reward_funcs": functions, "train_dataset": Dataset.from_list(rows)}
+        trainer = trl.GRPOTrainer(args=config, **options, **tiny())
         request = score_request(prompt)
         values = trainer._calculate_rewards(rows, request.prompts, request.completions, IDS)
     rewards = (values * trainer.reward_weights.unsqueeze(0)).nansum(dim=1)  # as it does afterwards

@@ -126,23 +126,23 @@ def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
             turn(source, 2)
 
 
-@pytest.mark.parametrize(("prompts", "calls"), [(None, 2), (1, 4)])
-def test_a_group_short_of_completions_is_drawn_again_alone_by_another_seed(prompts, calls):
+@pytest.mark.parametrize(("at_once", "calls"), [(None, 2), (1, 4)])
+def test_a_group_short_of_completions_is_drawn_again_alone_by_another_seed(at_once, calls):
     def answer(engine, groups):
-        heads = [int(g.prompt_ids[0]) for g in groups]
-        if 1 not in heads or shortened:
+        prompts = [int(g.prompt_ids[0]) for g in groups]
+        if 1 not in prompts or shortened:
             return groups
-        shortened.append(heads)
+        shortened.append(prompts)
         return [group(g.prompt_ids, 0, size=1 if g.prompt_ids[0] == 1 else 2) for g in groups]
 
     engine, shortened = Scripted(answer=answer), []
-    with collector(engine, prompts_per_call=prompts) as source:
+    with collector(engine, prompts_per_call=at_once) as source:
         turn(source, 0)
         assert source.metrics()["collect/retried/incomplete"] == 1
     drawn = [call[1:3] for call in engine.log if call[0] == "generate"]
     assert len(drawn) == calls
-    (_, first), (heads, second) = [each for each in drawn if 1 in each[0]]
-    assert heads == (1,)
+    (_, first), (prompts, second) = [each for each in drawn if 1 in each[0]]
+    assert prompts == (1,)
     assert first != second
 
 
