@@ -247,12 +247,11 @@ class Plan:
             f"serve.groups-per-call = {self.serve.groups_per_call} does not divide "
             f"batch.prompts = {prompts}",
         )
-        config = self.model.decoder()
-        longest = self.batch.keys
+        positions, longest = self.model.decoder().max_positions, self.batch.keys
         require(
-            longest <= config.max_positions,
+            longest <= positions,
             f"batch.prompt-length + batch.max-tokens = {longest} passes the model's "
-            f"{config.max_positions} positions: shorten one of them",
+            f"{positions} positions: shorten one of them",
         )
         tokens = self.train.microbatch_tokens
         require(
@@ -280,9 +279,8 @@ class _Named(NamedTuple):
     @property
     def device(self) -> str:
         """Returns the device in words."""
-        return (
-            f"a machine of {self.gigabytes} GB" if self.embedded else f"one {self.gigabytes} GB GPU"
-        )
+        size = f"{self.gigabytes} GB"
+        return f"a machine of {size}" if self.embedded else f"one {size} GPU"
 
 
 DEVICES: dict[str, _Named] = {
@@ -308,7 +306,7 @@ def plan_of(name: str) -> Plan:
         raise ValueError(f"there is no plan of preset {name!r}: choose {', '.join(DEVICES)}")
     named, run = DEVICES[name], PRESETS[name]()
     longest, plain, parts = run.rollout.max_tokens, BatchPlan(), run.optimizer
-    memory = named.gigabytes * 1e9 / 2**30
+    memory = named.gigabytes * 1e9 / GIB
     cut: dict[str, Any] = {"microbatch_tokens": parts.microbatch_tokens}
     if parts.microbatch_tokens is None:
         cut = {"microbatches": parts.microbatches}

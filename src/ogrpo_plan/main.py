@@ -61,18 +61,14 @@ def run(plan: Plan, console: Console) -> int:
         console.print(line, markup=False, soft_wrap=True)
     seconds = times(plan) if plan.measure or not alone else {}
     if seconds:
-        millions = parameters(plan.model.decoder()) / 1e6
-        title = f"Seconds, of {millions:.1f} million parameters"
+        title = f"Seconds, of {parameters(plan.model.decoder()) / 1e6:.1f} million parameters"
         rows = [(name, f"{value:.3g}") for name, value in seconds.items()]
         console.print(two_columns(title, rows))
     else:
         console.print("--measure times a call of the sampler and an update on this machine")
     folder.write_config({"study": "plan", **to_json(replace(plan, run_dir=None))})
-    values = {
-        "memory": {budget.name: budget.rows for budget in memory},
-        "microbatch_tokens": tokens,
-        "seconds": seconds,
-    }
+    sizes = {budget.name: budget.rows for budget in memory}
+    values = {"memory": sizes, "microbatch_tokens": tokens, "seconds": seconds}
     write_json(folder.path / "plan.json", values)
     misfits = [budget for budget in memory if not budget.fits]
     for budget in misfits:

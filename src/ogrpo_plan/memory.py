@@ -119,10 +119,12 @@ def train_budget(plan: Plan) -> Budget:
     """Returns the memory of one training device."""
     config, train, model = plan.model.decoder(), plan.train, plan.model
     kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
-    weights = cut_weight_bytes(config, kept, fsdp=train.fsdp, tensor=train.tensor)
+    mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
+    weights = cut_weight_bytes(config, kept, **mesh)
     cast = weights * used // kept if used != kept else 0
     policies = plan.schedule.sync_offset + 1 + train.reference
     trained, adapts = trained_bytes(plan), model.adapter is not None
+    gathered = gathered_bytes(config, computed=used, kept=0 if adapts else kept, **mesh)
     tokens = train.microbatch_tokens
     several = train.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
     widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
@@ -133,13 +135,7 @@ def train_budget(plan: Plan) -> Budget:
         "optimizer": moments_bytes(plan),
         "computing copy and its gradient": cast if adapts else 2 * cast,
         "policies kept for the servers": policies * trained,
-        "gathered along fsdp": gathered_bytes(
-            config,
-            computed=used,
-            kept=0 if adapts else kept,
-            fsdp=train.fsdp,
-            tensor=train.tensor,
-        ),
+        "gathered along fsdp": gathered,
         "a matrix merged for a push": adapts * merged,
         "activations": activation_bytes(plan),
         "working": working_bytes(plan),
@@ -194,10 +190,8 @@ def activation_bytes(plan: Plan) -> int:
     Adapters add one number a rank, projection and token.
     """
     config, train, adapter = plan.model.decoder(), plan.train, plan.model.adapter
-    step, size = (
-        attention.step_of(train.attention, plan.batch.keys, "gpu"),
-        ITEMSIZE[plan.model.compute],
-    )
+    size = ITEMSIZE[plan.model.compute]
+    step = attention.step_of(train.attention, plan.batch.keys, "gpu")
     layout = flops.padded(**device_shape(plan), step=step)
     hidden = flops.activation_bytes(config, layout, itemsize=size, remat="full")
     if train.remat == "full":
@@ -210,21 +204,15 @@ def activation_bytes(plan: Plan) -> int:
 
 def working_bytes(plan: Plan) -> int:
     """Bytes that a backward pass holds for a moment, by the factors in the module's docstring."""
-    config, train, layout = (
-        plan.model.decoder(),
-        plan.train,
-        flops.padded(**device_shape(plan), step=None),
-    )
+    config, train = plan.model.decoder(), plan.train
+    layout = flops.padded(**device_shape(plan), step=None)
     logits, tokens = flops.logits_bytes(config, layout), layout.tokens
     units = tokens * config.intermediate_size
     units = min(units, MANY_UNITS) if train.remat == "full" else units
     keys = plan.batch.keys
-    scores = 4 * config.num_heads * tokens * keys
-    mixing = (
-        WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
-        if attention.blocks(train.attention, keys)
-        else WORKING_SCORES * min(scores, flops.score_bytes(config, layout))
-    )
+    scores = min(4 * config.num_heads * tokens * keys, flops.score_bytes(config, layout))
+    queries = WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
+    mixing = queries if attention.blocks(train.attention, keys) else WORKING_SCORES * scores
     layer = (mixing + WORKING_UNITS * 4 * units) // train.tensor
     return max(WORKING_LOGITS * logits // train.tensor, layer)
 

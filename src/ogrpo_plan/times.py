@@ -49,13 +49,9 @@ def times(plan: Plan) -> dict[str, float]:
     score = flops.forward_flops(config, _layout(plan), adapter=plan.model.adapter).total / speed
     gigabytes = flops.parameters(config) * ITEMSIZE[plan.model.serve] / 1e9
     copies = plan.serve.servers if link.sent == "each" else 1
-    push = (
-        link.latency
-        + link.seconds_per_gigabyte * gigabytes
-        + copies * gigabytes / link.gigabytes_per_second
-    )
-    schedule = plan.schedule
-    updates = schedule.updates_per_batch
+    transfer = copies * gigabytes / link.gigabytes_per_second
+    push = link.latency + link.seconds_per_gigabyte * gigabytes + transfer
+    schedule, updates = plan.schedule, plan.schedule.updates_per_batch
     drawing = draw + push / schedule.sync_interval
     training = updates * update + score * ((updates > 1) + train.reference)
     return {
@@ -123,14 +119,10 @@ def measured(plan: Plan) -> Plan:
         params, frozen = split(params, key, rank=rank, alpha=1.0, targets=targets)
     state = init_state(params, optimizer, frozen=frozen)
     engine = embedded_engine(
-        decoder,
-        eos_id=0,
-        batch_size=plan.serve.groups_per_call,
-        prompt_length=sizes.prompt_length,
+        decoder, eos_id=0, batch_size=plan.serve.groups_per_call, prompt_length=sizes.prompt_length
     )
-    served = jax.tree.map(
-        lambda x: jnp.array(x, DTYPES[plan.model.serve], copy=True), merge(state.whole())
-    )
+    dtype = DTYPES[plan.model.serve]
+    served = jax.tree.map(lambda x: jnp.array(x, dtype, copy=True), merge(state.whole()))
     engine.publish(jax.block_until_ready(served), 0)
     sampling = Sampling(temperature=1.0, max_tokens=sizes.max_tokens, group_size=sizes.group_size)
     shape = (sizes.prompts, sizes.prompt_length)
@@ -149,8 +141,6 @@ def measured(plan: Plan) -> Plan:
             best_draw = min(best_draw, drawn - begun)
             best_update = min(best_update, time.perf_counter() - drawn)
     tokens = sum(len(c.token_ids) for group in groups for c in group.completions)
-    return replace(
-        plan,
-        train=replace(plan.train, tflops=update_work(plan) / best_update / 1e12),
-        serve=replace(plan.serve, tokens_per_second=tokens / best_draw),
-    )
+    train = replace(plan.train, tflops=update_work(plan) / best_update / 1e12)
+    serve = replace(plan.serve, tokens_per_second=tokens / best_draw)
+    return replace(plan, train=train, serve=serve)
