@@ -74,24 +74,15 @@ def write_dump(run: Path, state: LoopState, config: dict[str, Any], decoder: Dec
     for number, update in enumerate(state.failed):
         name, host = f"batch-{number}.npz", fetch(update.batch, everywhere=False)
         on_first(lambda name=name, host=host: _write_batch(folder / name, host))
-        records.append(
-            {
-                "step": update.step,
-                "draw": update.draw,
-                "iteration": update.iteration,
-                "batch": name,
-                "hypers": {
-                    "learning_rate": float(update.hypers.learning_rate),
-                    "temperature": float(update.hypers.temperature),
-                    "knobs": {name: float(value) for name, value in update.hypers.knobs.items()},
-                    "seed": int(update.hypers.seed),
-                },
-                "metrics": {
-                    name: value if math.isfinite(value) else str(value)
-                    for name, value in update.metrics.items()
-                },
-            }
-        )
+        place = {"step": update.step, "draw": update.draw, "iteration": update.iteration}
+        numbers = {
+            "learning_rate": float(update.hypers.learning_rate),
+            "temperature": float(update.hypers.temperature),
+            "knobs": {knob: float(value) for knob, value in update.hypers.knobs.items()},
+            "seed": int(update.hypers.seed),
+        }
+        metrics = {key: x if math.isfinite(x) else str(x) for key, x in update.metrics.items()}
+        records.append({**place, "batch": name, "hypers": numbers, "metrics": metrics})
     content = {
         "step": state.step,
         "skipped": {"in a row": state.skipped_in_a_row, "since the run began": state.skipped},
@@ -185,10 +176,8 @@ def restored(run: RunDir, step: int, config: TrainConfig, decoder: DecoderConfig
     devices = find_devices(config, decoder)
     shapes, reads = devices.shapes(params), make_recipe(config, devices.policy_fn).reads
     like = first_arrays(shapes, reads, shapes.params)
-    with (
-        run.held("ogrpo diagnose"),
-        Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,
-    ):
+    keep = config.checkpoint.keep
+    with run.held("ogrpo diagnose"), Checkpoints(run.checkpoints, keep=keep) as checkpoints:
         arrays, _ = checkpoints.restore(step, like)
     return replace(arrays["train"], frozen=shapes.frozen)
 
@@ -249,9 +238,8 @@ def _of_array(
     index = np.argwhere(bad)[0]
     words = ", ".join(f"{axis} {at}" for axis, at in zip(AXES, index, strict=False))
     first = f"the first at {words}" + ("" if ids is None else f" (id {ids[tuple(index)]})")
-    return Stage(
-        name, f"{bad.sum():,} of {where.sum():,} NaN or infinite, {first}{extremes}", first
-    )
+    text = f"{bad.sum():,} of {where.sum():,} NaN or infinite, {first}{extremes}"
+    return Stage(name, text, first)
 
 
 def _of_leaves(name: str, finite: Sequence[Any], leaves: Sequence[str]) -> Stage:

@@ -61,9 +61,8 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     seconds = session.clock.split()
     page = replace(first_page(session), samples=samples, counts=counts, seconds=seconds)
     write_report(run, config, page)
-    base, licence, path = None, None, session.config.model.path
-    if path is not None:
-        base, licence = licence_of(path)
+    path = session.config.model.path
+    base, licence = (None, None) if path is None else licence_of(path)
     card = CardData(
         name=(session.config.push_to_hub or run.path.name).rpartition("/")[2],
         method=session.title,
@@ -78,12 +77,10 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     console.print(summary_table(records))
     last = records[-1]
     speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
-    if speed is None:
-        console.print("rewards: nothing was judged")
-    else:
-        console.print(
-            f"rewards: {speed:,.0f} completions/s while judging, {failed:,.0f} not judged"
-        )
+    judged = "nothing was judged"
+    if speed is not None:
+        judged = f"{speed:,.0f} completions/s while judging, {failed:,.0f} not judged"
+    console.print(f"rewards: {judged}")
     if (delta := config["certificate"]["delta"]) is not None:
         label, periods = certified(delta, records)[0]
         console.print(f"{periods} {label}")

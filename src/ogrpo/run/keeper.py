@@ -7,7 +7,6 @@ that is whole is saved first; the error goes on with a note of what was saved an
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import jax
 
@@ -80,20 +79,16 @@ class Keeper:
         self._changes = state.buffer.changes
 
     def save(self) -> None:
-        """Writes the newest state as a checkpoint."""
+        """Writes the newest state as a checkpoint, with rewards' counts and the run's origin."""
         state, checkpoints = self._state, self._checkpoints
         on_first(self._metrics.sync)
-        checkpoints.save(state.step, state.arrays(), self._progress(state))
+        counts = {name: each._asdict() for name, each in outcomes(self._session).items()}
+        rewards = dict(self._session.prepared.judge.pool.metrics())
+        beside = {"judged": counts, "rewards": rewards, "origin": self._origin}
+        checkpoints.save(state.step, state.arrays(), {**state.progress(), **beside})
         if not self._session.config.replay.keep:
             kept = map(checkpoints.progress, checkpoints.steps)
             state.buffer.prune(each["buffer"] for each in kept)
-
-    def _progress(self, state: LoopState) -> dict[str, Any]:
-        """Returns the loop's counters, those of the rewards, and the origin of the run."""
-        counts = {name: each._asdict() for name, each in outcomes(self._session).items()}
-        rewards = dict(self._session.prepared.judge.pool.metrics())
-        judged = {"judged": counts, "rewards": rewards}
-        return {**state.progress(), **judged, "origin": self._origin}
 
     @contextmanager
     def rescuing(self) -> Iterator[None]:

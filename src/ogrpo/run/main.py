@@ -243,19 +243,14 @@ def train_to_end(
     def notify(name: str) -> None:
         console.print(f"{name}: stopping after this step; once more to stop at once")
 
-    with (
-        Checkpoints(run.checkpoints, keep=config.checkpoint.keep) as checkpoints,
-        stop_on_signal(notify) as stop,
-    ):
+    kept = config.checkpoint.keep
+    with Checkpoints(run.checkpoints, keep=kept) as checkpoints, stop_on_signal(notify) as stop:
         state = begin(session, params, checkpoints)
         if config.goes_on:  # not before it is accepted
             on_first(lambda: run.write_config(as_json(config)))
         on_first(lambda: keep(run, first_page(session)))
         guards = Guards(run.read_metrics())
-        with (
-            run.metrics_writer() as metrics,
-            display(console, steps, state.step, compiled) as show,
-        ):
+        with run.metrics_writer() as metrics, display(console, steps, state.step, compiled) as show:
             keeper = Keeper(session, checkpoints, metrics, state)
             turns = train(state, session.parts, keeper.before_evaluation)
             with closing(turns), keeper.rescuing():  # saved first, and then the collector is closed
@@ -295,7 +290,8 @@ def guard(session: Session, guards: Guards, record: Record, before: Sequence[Ans
     for message in messages:
         answers = [f"\n  {each.text!r}" for each in before[:2] if message.kind == "start"]
         greedy = "\ntwo greedy ones:" if answers else ""
-        session.warn(f"step {message.step}: {message.text}{greedy}{''.join(answers)}")
+        text = f"step {message.step}: {message.text}{greedy}{''.join(answers)}"
+        session.say(text, style="yellow")
     ending = {"start": "--strict"} if config.strict else {}
     if config.stop_when_worse:
         ending |= {"no success": "--stop-when-worse", "fall": "--stop-when-worse"}

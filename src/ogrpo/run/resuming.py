@@ -96,14 +96,9 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     changed = differences(as_json(written), now["config"])
     check_never(changed)
     lines = {n: f"--{dashed(n)}: {old} then, {new} now" for n, (old, new) in changed.items()}
-    other = [
-        line
-        for name, line in lines.items()
-        if not any(_covers(pattern, name) for pattern in APPLIED)
-    ]
+    other = [line for name, line in lines.items() if not any(_covers(p, name) for p in APPLIED)]
     moved = [f"{n}: not the checkpoint's" for n in differences(before["data"], now["data"])]
-    serious = [line for line in moved if "held-out" not in line]
-    listed = "\n  ".join([*other, *serious])
+    listed = "\n  ".join([*other, *(line for line in moved if "held-out" not in line)])
     require(
         anyway or not listed,
         f"the run was trained with other options or data:\n  {listed}\n"

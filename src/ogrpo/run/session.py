@@ -100,16 +100,10 @@ class Session:
     clock: Clock = field(default_factory=Clock)
     """Begun when the run was asked for."""
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, style: str | None = None) -> None:
         """Shows a line as it is: brackets in paths and messages are no markup."""
-        self.console.print(
-            shown(without_secrets(text)), markup=False, highlight=False, soft_wrap=True
-        )
-
-    def warn(self, text: str) -> None:
-        """Shows a line that should not be passed over."""
         line = shown(without_secrets(text))
-        self.console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     @property
     def title(self) -> str:
