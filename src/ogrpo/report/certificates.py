@@ -118,9 +118,8 @@ def read_claims(path: Path) -> list[Claim]:
             claims.append(claim(line))
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ValueError(
-                f"{path}, line {n}, is no certificate ({reason}): {MEND_LINE}"
-            ) from error
+            text = f"{path}, line {n}, is no certificate ({reason}): {MEND_LINE}"
+            raise ValueError(text) from error
     return claims
 
 
@@ -153,11 +152,9 @@ def coq_file(claims: Sequence[Claim], name: str, file: str) -> str:
       name: of the run.
       file: that it will be written to.
     """
+    listed = [each._asdict() | {"gains": "; ".join(map(str, each.gains))} for each in claims]
     periods = (
-        PERIOD.format(
-            **{**each._asdict(), "gains": "; ".join(map(str, each.gains))}, seal=seal(each)
-        )
-        for each in claims
+        PERIOD.format(**row, seal=seal(each)) for row, each in zip(listed, claims, strict=True)
     )
     name = name.translate(str.maketrans("", "", '(*)"'))  # which begin and end comments and texts
     return "".join([HEAD.format(name=name, file=file), *periods])

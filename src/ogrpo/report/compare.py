@@ -10,8 +10,6 @@ from ogrpo.report.run_page import flat, spent
 from ogrpo.report.scores import MEAN_REWARD, PASS_AT_1, evaluations, interval
 from ogrpo.system.terminal import shown
 
-Row = tuple[str, ...]
-
 
 def results(runs: Sequence[RunDir]) -> Table:
     """Returns a row for each run: Pass@1 where all of them have it, else the mean reward, and cost.
@@ -74,7 +72,7 @@ def labels(runs: Sequence[RunDir]) -> list[str]:
     return [f"{n}: {run.path}" for n, run in enumerate(runs, start=1)]
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
+def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(title=title)
     for column in columns:
         table.add_column(Text(shown(column)), overflow="fold")

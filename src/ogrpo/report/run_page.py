@@ -112,10 +112,8 @@ def page_of(run: RunDir) -> str:
             Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
             for s in fields["samples"]
         ]
-        tuples: dict[str, Any] = {
-            name: [tuple(row) for row in fields[name]]
-            for name in ("counts", "provenance", "seconds")
-        }
+        names = ("counts", "provenance", "seconds")
+        tuples: dict[str, Any] = {name: [tuple(row) for row in fields[name]] for name in names}
         words = {name: fields[name] for name in ("command", "method", "defaults")}
         data = PageData(samples=samples, **words, **tuples)
     except (KeyError, TypeError, ValueError) as error:
@@ -132,11 +130,10 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
         raise ValueError(f"the run in {run.path} has no evaluation yet: wait for its first")
     preset = "" if config["preset"] == "none" else f"{config['preset']}, "
     last = records[-1]
-    served = [
-        (label, f"{last.get(key, 0):,.0f}")
-        for label, key in SERVER_COUNTS
-        if last.get("sync/count")
-    ]
+    counters = SERVER_COUNTS if last.get("sync/count") else ()
+    served = [(label, f"{last.get(key, 0):,.0f}") for label, key in counters]
+    figures, first, newest = scores(evaluated), evaluated[0], evaluated[-1]
+    rows = [(f"{first[s.key]:.3f} → {newest[s.key]:.3f}", f"held-out {s.label}") for s in figures]
     whole = sum(seconds for _, seconds, _ in data.seconds)
     loop = f"in the loop, {spent(records, 'eval'):.0f} s of them in evaluations"
     defaults = dict(flat(data.defaults))
@@ -148,10 +145,7 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
         lead=f"step {last['step']} of {config['schedule']['steps']}",
         split=config["evaluation"]["split"],
         cards=[
-            *(
-                (f"{evaluated[0][s.key]:.3f} → {evaluated[-1][s.key]:.3f}", f"held-out {s.label}")
-                for s in scores(evaluated)
-            ),
+            *rows,
             (f"{last['completions']:,}", "completions collected"),
             (f"{last['updates']:,}", "updates"),
             (
@@ -159,18 +153,15 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
                 "from the command to this page" if whole else loop,
             ),
         ],
-        scores=[score.label for score in scores(evaluated)],
+        scores=[score.label for score in figures],
         evaluations=[
-            (r["step"], f"{r['completions']:,}", *(interval(r, s.key) for s in scores(evaluated)))
+            (r["step"], f"{r['completions']:,}", *(interval(r, s.key) for s in figures))
             for r in evaluated
         ],
         rewards=reward_rows(evaluated),
         warnings=[f"step {each.step}: {each.text}" for each in Guards(records).messages],
         seconds=[(part, f"{s:.1f}", f"{compiled:.1f}") for part, s, compiled in data.seconds],
-        phases=[
-            (phase, f"{spent(records, phase):.1f}")
-            for phase in ("rollout", "update", "sync", "eval")
-        ],
+        phases=[(x, f"{spent(records, x):.1f}") for x in ("rollout", "update", "sync", "eval")],
         loop=f"{spent(records):.0f} s {loop}",
         provenance=[("command", data.command), ("seed", config["seed"]), *data.provenance],
         counts=[*data.counts, *served],
@@ -228,14 +219,9 @@ def counted(
     names = Counter(name for r in records for name in r.get("nonfinite", ()))
     damaged = sum(bool(r.get("nonfinite")) for r in records)
     which = f" ({', '.join(name for name, _ in names.most_common())})" if names else ""
-    return [
-        *rows,
-        ("records with a figure that is NaN or infinite", f"{damaged:,}{which}"),
-        (
-            "updates skipped, their loss, gradient or new weights not finite",
-            f"{last.get('update/skipped', 0):,}",
-        ),
-    ]
+    rows.append(("records with a figure that is NaN or infinite", f"{damaged:,}{which}"))
+    label = "updates skipped, their loss, gradient or new weights not finite"
+    return [*rows, (label, f"{last.get('update/skipped', 0):,}")]
 
 
 def mean(records: list[Record], key: str) -> float | None:
@@ -254,18 +240,11 @@ def refused(last: Record) -> Counts:
         for prefix in ("reward/failed/", "rollout/refused/")
     )
     by_server = {name.partition("/")[0] for name in drawn_again if "/" in name}
-    return [
-        *(
-            (f"completions not judged, and without loss: {name}", f"{count:,.0f}")
-            for name, count in failed.items()
-            if count
-        ),
-        *(
-            (f"completions refused and drawn again: {', from '.join(name.split('/'))}", f"{n:,.0f}")
-            for name, n in drawn_again.items()
-            if n and name not in by_server
-        ),
-    ]
+    counts = {f"completions not judged, and without loss: {name}": n for name, n in failed.items()}
+    for name, n in drawn_again.items():
+        if name not in by_server:
+            counts[f"completions refused and drawn again: {', from '.join(name.split('/'))}"] = n
+    return [(label, f"{n:,.0f}") for label, n in counts.items() if n]
 
 
 def replayed(records: list[Record]) -> Counts:
@@ -291,17 +270,13 @@ def certified(delta: float | None, records: list[Record]) -> Counts:
     limits = [limit for limit in limits if limit is not None]
     label = "server periods whose updates are certified to improve the policy, each with confidence"
     evidence = sum(r.get("certificate/evidence") or 0 for r in records)
+    decided = f"evidence that any period improved it, in nats: {-math.log(delta):.1f} decide"
     price = mean(records, "certificate/price")
+    drawn = "completions drawn for certificates alone, for each that was trained on"
     return [
         (f"{label} {100 * (1 - delta):.6g}%", f"{sum(x > 0 for x in limits)} of {len(limits)}"),
-        (
-            f"evidence that any period improved it, in nats: {-math.log(delta):.1f} decide",
-            f"{evidence:.1f}",
-        ),
-        (
-            "completions drawn for certificates alone, for each that was trained on",
-            "0" if price is None else f"{price:.2f}",
-        ),
+        (decided, f"{evidence:.1f}"),
+        (drawn, "0" if price is None else f"{price:.2f}"),
         *ended,
     ]
 

@@ -92,15 +92,14 @@ def tracking(
             failed.add(name)
 
     def log(record: Mapping[str, Any]) -> None:
+        step = record["step"]
         figures = {
             key: float(value)
             for key, value in record.items()
             if isinstance(value, int | float) and key != "step"
         }
         for name, tracker in opened.items():
-            attempt(
-                name, f"step {record['step']}", lambda t=tracker: t.log(figures, record["step"])
-            )
+            attempt(name, f"step {step}", lambda t=tracker: t.log(figures, step))
 
     try:
         for name in names:
