@@ -51,7 +51,8 @@ def clustered_interval(successes: NDArray[np.float32]) -> Estimate:
     Raises:
         ValueError: there is no verdict at all, or an outcome lies outside [0, 1].
     """
-    if (outside := successes[(successes < 0) | (successes > 1)]).size:
+    outside = successes[(successes < 0) | (successes > 1)]
+    if outside.size:
         raise ValueError(
             f"an outcome is {outside[0]}; a proportion has outcomes from 0 to 1: "
             "take mean_interval for rewards of other sizes"
@@ -148,7 +149,8 @@ def pass_at_k(successes: NDArray[np.float32], k: int) -> Estimate:
             nor 1.
     """
     successes = _enough(successes, k, "Pass")
-    if (between := successes[(successes != 0) & (successes != 1) & ~np.isnan(successes)]).size:
+    between = successes[(successes != 0) & (successes != 1) & ~np.isnan(successes)]
+    if between.size:
         raise ValueError(
             f"Pass@{k} needs rewards of 0 or 1, and one is {between[0]}: judge held-out answers "
             "right or wrong, or leave Pass@k out with --evaluation.samples 1"

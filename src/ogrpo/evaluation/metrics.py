@@ -125,8 +125,8 @@ def answer_readers(rewards: Iterable[Reward]) -> dict[str, AnswerOf]:
     """
     readers = {}
     for reward in rewards:
-        name = "extract" if isinstance(reward.function, Judge) else "answer_of"
-        if (reader := getattr(reward.function, name, None)) is not None:
+        attribute = "extract" if isinstance(reward.function, Judge) else "answer_of"
+        if (reader := getattr(reward.function, attribute, None)) is not None:
             readers[reward.name] = reader
     return readers
 
@@ -163,7 +163,8 @@ def success_reward(values: Values, marked: str | None = None) -> str | None:
     if marked not in values:
         raise ValueError(f"there is no reward {marked!r}; the answers were judged by {[*values]}")
     verdicts = values[marked][~np.isnan(values[marked])]
-    if (between := verdicts[(verdicts != 0) & (verdicts != 1)]).size:
+    between = verdicts[(verdicts != 0) & (verdicts != 1)]
+    if between.size:
         raise ValueError(
             f"reward {marked!r} is to say right or wrong, and it gave {between[0]:g}: name one that"
             " is 0 or 1"
