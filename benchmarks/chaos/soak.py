@@ -73,8 +73,9 @@ def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
             now, pages = time.perf_counter(), Path("/proc/self/statm").read_text().split()[1]
             resident = int(pages) * os.sysconf("SC_PAGE_SIZE")
             handles, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-            held = resident, handles, threads, len(jax.live_arrays())
-            samples.append(Sample(len(samples) + 1, *held, seconds=now - before[0]))
+            arrays, seconds = len(jax.live_arrays()), now - before[0]
+            sample = Sample(len(samples) + 1, resident, handles, threads, arrays, seconds)
+            samples.append(sample)
             before[0] = now
             return parts.learner.update(*arguments)
 

@@ -101,7 +101,9 @@ def make_batch(job: Job) -> Batch:
         completion_ids=arrays["completion_ids"],
         completion_mask=np.ones_like(arrays["completion_ids"], bool),
     )
-    batch = tokens._replace(**{key: arrays[key] for key in ("behavior_log_probs", "rewards")})
+    batch = tokens._replace(
+        behavior_log_probs=arrays["behavior_log_probs"], rewards=arrays["rewards"]
+    )
     return jax.tree.map(jnp.asarray, batch)
 
 

@@ -133,8 +133,11 @@ def worked_solutions(
 def demonstration(prompt: IntArray, answers: Sequence[IntArray]) -> Group:
     """Returns a prompt with answers that nobody sampled."""
     written = partial(Completion, policy_version=0, temperature=1.0, finish_reason="stop")
-    zeros = [np.zeros(len(token_ids), np.float32) for token_ids in answers]
-    return Group(prompt, tuple(map(written, answers, zeros)))
+    completions = (
+        written(token_ids=token_ids, log_probs=np.zeros(len(token_ids), np.float32))
+        for token_ids in answers
+    )
+    return Group(prompt, tuple(completions))
 
 
 def fitting_lessons(config: TrainConfig, groups: list[Group], console: Console) -> list[Group]:
