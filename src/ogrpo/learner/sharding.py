@@ -33,9 +33,12 @@ from ogrpo.policy.log_probs import HeadFn
 from ogrpo.policy.params import Axes, Axis
 
 BATCH_AXES = ("data", "fsdp")
-# The parameter axis that each mesh axis cuts; axes that are not named here are never cut.
+# The mesh axis that cuts each parameter axis; axes that are not named here are never cut.
 RULES: Mapping[str, str] = {
-    **dict.fromkeys(("vocab", "heads", "kv_heads", "mlp"), "tensor"),
+    "vocab": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
     "embed": "fsdp",
 }
 
