@@ -216,10 +216,10 @@ def warning_table(rows: Rows) -> Table:
         first = [lead for lead in bad if lead[name] == max(lead.values()) > 0]
         false = [alarm for alarm in good if alarm[name] is not None]
         low, middle, high = np.quantile(ahead, [0.25, 0.5, 0.75]) if ahead else [np.nan] * 3
-        announced, alone = share(len(ahead), len(bad)), share(len(first), len(bad))
+        announced, earliest = share(len(ahead), len(bad)), share(len(first), len(bad))
         before = f"{middle:.0f} ({low:.0f} to {high:.0f})" if ahead else "–"
         false_alarms = share(len(false), len(good))
-        lines.append([LABELS.get(name, name), announced, before, alone, false_alarms])
+        lines.append([LABELS.get(name, name), announced, before, earliest, false_alarms])
     heads = ("signal", "falls announced", "updates before, quartiles", "first", "false alarms")
     return Table("warnings", heads, lines)
 

@@ -124,14 +124,14 @@ class BoundsStudy(Study):
         one = records_of(where(rows, seed=seeds[0]))
         known = {record["part"] for record in one}
         text = f"Of seed {seeds[0]}, the first of {len(seeds)}." if len(seeds) > 1 else ""
-        held = claims_table(rows, self.constants.delta)
+        claims = claims_table(rows, self.constants.delta)
         pictures = [
             Picture(name, partial(plot, one))
             for name, (part, plot) in PLOTS.items()
             if part in known
         ]
         return [
-            Section("Did each inequality hold?", JUDGED, [held]),
+            Section("Did each inequality hold?", JUDGED, [claims]),
             Section("Server periods of the default task", PERIODS, [runs_table(rows)]),
             Section("What the bounds are worth", WORTH, [worth_table(rows)]),
             Section("What the plots show", text, pictures=pictures),

@@ -247,7 +247,7 @@ class Crossing(NamedTuple):
         places = []
         for value, changes in self.values.items():
             at = {self.coordinate: value} if self.coordinate else {}
-            places += [study.place(n, at, self.options[n], changes) for n in self.methods]
+            places += [study.place(name, at, self.options[name], changes) for name in self.methods]
         return places
 
     def sections(

@@ -164,7 +164,7 @@ def summary(
     lines = []
     for place, trials in sorted(final_rows.items(), key=lambda item: key(item[1])):
         method, values = place_name(place), (column.of(trials) for column in columns)
-        tried = f"{len(tuning.get(method, {}))}"
+        tried = str(len(tuning.get(method, {})))
         lines.append([method, setting(trials), tried, *values, seeds_text(trials)])
     heads = ("method", "setting", "settings tried", *(c.head for c in columns), "seeds")
     return Table(name, heads, lines)

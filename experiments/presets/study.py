@@ -110,7 +110,7 @@ class PresetsStudy(Study):
         lines = []
         for trials in groups(runs).values():
             rate = setting(trials).removeprefix("rate ")
-            lines.append([f"`{trials[0]['label']}`", rate, *(of(trials) for of in columns)])
+            lines.append([f"`{trials[0]['label']}`", rate, *(column(trials) for column in columns)])
         starts = [row["evaluations"] for row in runs if row["label"] == runs[0]["label"]]
         begin = [
             plus_minus([scores[name][0] for scores in starts]) if starts else "–"

@@ -178,7 +178,7 @@ def make_noise(recipe: Recipe) -> NoiseFn:
         length = squared_norm(total)
         variance = (squares - length / n) * n / (n - 1) / count**2
         signal = length / count**2 - variance
-        ratio = signal / jnp.where(variance == 0, 1, variance)
-        return {"grad_variance": variance, "grad_snr": ratio}
+        snr = signal / jnp.where(variance == 0, 1, variance)
+        return {"grad_variance": variance, "grad_snr": snr}
 
     return noise

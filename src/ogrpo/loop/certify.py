@@ -109,9 +109,9 @@ def pair_gains(new_rewards: np.ndarray, old_rewards: np.ndarray) -> np.ndarray:
 def _gains(new: Array, old: Array, mask: Array, rewards: Array, share: Array) -> Array:
     log_ratio = sequence_log_ratio(new, old, mask)[..., 0]
     ratio, center = mixture_ratios(log_ratio, share=share)
-    judged = worst_rewards(rewards, log_ratio)
+    worst = worst_rewards(rewards, log_ratio)
     span = {"reward_low": LOWEST, "reward_high": HIGHEST}
-    return improvement_gap(ratio, center, judged, eps_low=1.0, eps_high=HEADROOM, **span)
+    return improvement_gap(ratio, center, worst, eps_low=1.0, eps_high=HEADROOM, **span)
 
 
 def worst_rewards(rewards: Array, log_ratio: Array) -> Array:

@@ -27,7 +27,7 @@ def heldout_record(sampled: HeldoutVerdicts, greedy: HeldoutVerdicts, temperatur
     Raises:
       ValueError: the reward that is marked as saying right or wrong gave something else.
     """
-    both = {name: np.append(x, greedy.values[name]) for name, x in sampled.values.items()}
+    both = {name: np.append(values, greedy.values[name]) for name, values in sampled.values.items()}
     success = success_reward(both, sampled.success)
     judged = sampled.rewards[~np.isnan(sampled.rewards)]
     record: Record = {"heldout/by": success}

@@ -110,8 +110,9 @@ class GroupJudge:
         Args:
           groups: of the first examples, in order.
         """
-        of, rewarded = self._success, self.rewarded(range(len(groups)), groups)
-        rewards = [each.values[of] if of else each.rewards for each in rewarded]
+        rewarded = self.rewarded(range(len(groups)), groups)
+        marked = self._success
+        rewards = [each.values[marked] if marked else each.rewards for each in rewarded]
         texts = [self._decode(group.completions[0].token_ids) for group in groups]
         return [(text, float(each[0])) for text, each in zip(texts, rewards, strict=True)]
 

@@ -312,5 +312,5 @@ def with_named_rewards(config: TrainConfig, rewards: Sequence[Reward]) -> TrainC
         file, _, line = place_of(reward.function).rpartition(":")
         names.append(f"{file if line.isdigit() else place_of(reward.function)}:{reward.name}")
     weights = tuple(reward.weight for reward in rewards)
-    judging = replace(config.reward, weights=() if {*weights} <= {1} else weights)
+    judging = replace(config.reward, weights=() if all(w == 1 for w in weights) else weights)
     return replace(config, rewards=tuple(names), reward=judging)
