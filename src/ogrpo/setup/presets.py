@@ -120,7 +120,7 @@ def reuse() -> TrainConfig:
     One completion a prompt, 128 prompts a step; a draw is 64 of the newest 1,024, failures refused.
     On twelve seeds of the default task it does as well as the best training without reuse with four
     times its completions, and better than GRPO; on chains the same method does as well, with other
-    sizes (docs/reuse.md). On SmolLM2-135M another reuse of a quarter did not (docs/real.md).
+    sizes (docs/reuse.md). On SmolLM2-135M another reuse of a quarter ended lower (docs/real.md).
 
     Command: python -m experiments.run gsm8k --preset reuse
     Hardware and time: a laptop, under a minute. Score: the tables in docs/reuse.md.
