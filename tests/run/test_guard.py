@@ -2,8 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,8 +28,8 @@ ANSWERS = [Answer("18 apples", False), Answer("\x1b[2J", False), Answer("third",
 )
 def test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it(records, option, said):
     for enabled in (False, True):
-        config, shown = replace(main_study(), **{option: enabled}), []
-        session: Any = SimpleNamespace(config=config, say=lambda text, style: shown.append(text))
+        session, shown = Mock(config=replace(main_study(), **{option: enabled})), []
+        session.say = lambda text, style, shown=shown: shown.append(text)
         reason = f"--{option.replace('_', '-')} ends the run.*{said}"
         with pytest.raises(GuardError, match=reason) if enabled else nullcontext():
             guard(session, Guards(records[:-1]), records[-1], ANSWERS)
