@@ -126,10 +126,12 @@ def test_the_command_converts_and_says_where(file, tmp_path, capsys, monkeypatch
         main(["model"])
 
 
-def test_a_hub_that_cannot_be_reached_is_named(capsys, monkeypatch):
+def test_a_hub_that_cannot_be_reached_is_named(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["model", "--hub", "o/absent"]) == 2
-    assert "o/absent cannot be had from the Hugging Face hub" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")  # of another model
+    for folder in ([], [str(tmp_path)]):
+        assert main(["model", "--hub", "o/absent", *folder]) == 2
+        assert "o/absent cannot be had from the Hugging Face hub" in capsys.readouterr().err
     monkeypatch.setattr(hub, "snapshot_download", Mock(side_effect=httpx.ReadTimeout("")))
     assert main(["model", "--hub", "o/absent"]) == 2
     assert "Hugging Face hub: ReadTimeout. Known names" in capsys.readouterr().err

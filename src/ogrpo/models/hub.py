@@ -18,6 +18,8 @@ def from_hub(name: str, folder: Path | None) -> Path:
       ValueError: the hub cannot be reached, or has no such model.
     """
     try:
+        if folder is not None:  # without a hub its client would return a folder that is there
+            HfApi().model_info(name)
         made = snapshot_download(name, local_dir=folder, allow_patterns=[*FILES, CARD])
     except (HFValidationError, *_failures()) as error:
         raise ValueError(
