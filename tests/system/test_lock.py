@@ -77,3 +77,7 @@ def test_a_file_system_without_locks_says_so(tmp_path, monkeypatch):
     with pytest.raises(lock.NoLocks, match=lock.NAME):
         lock.take(tmp_path, "mine")
     assert not lock.belongs_here(tmp_path)
+    lines = []
+    with lock.held(tmp_path, "mine", lines.append):
+        assert not lock.belongs_here(tmp_path)
+    assert lines == [f"{tmp_path} has no locks ({refused.strerror}): let one process use it"]

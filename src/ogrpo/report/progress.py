@@ -117,12 +117,10 @@ def display(
       step: the last that was taken.
       compiled: returns the seconds of compiling so far.
     """
-    columns = (
-        *(BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}")),
-        *(TimeElapsedColumn(), TimeRemainingColumn()),
-    )
+    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
     disable = not console.is_terminal
-    with Progress(*columns, console=console, disable=disable) as progress:
+    with Progress(*columns, *times, console=console, disable=disable) as progress:
         first = COMPILING.format(f"step {step + 1}" if step else "the evaluation")
         bar = progress.add_task(first, total=steps, completed=step)
         latest: Record = {}

@@ -204,11 +204,8 @@ def warm_started(
         else:
             if config.warm_start.cache:
                 steps.mkdir(parents=True, exist_ok=True)
-                try:
-                    stack.enter_context(lock.held(steps, "imitating the same solutions"))
-                except lock.NoLocks as error:
-                    text = f"{steps} has no locks ({error.strerror}): let one run imitate"
-                    console.print(text, markup=False, soft_wrap=True)
+                say = partial(console.print, markup=False, soft_wrap=True)
+                stack.enter_context(lock.held(steps, "imitating the same solutions", say))
             params = _imitate_from(config, decoder, start, batch, steps, console)
         if config.warm_start.cache:
             with whole_folder(folder) as draft:

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -29,16 +29,17 @@ class NoLocks(OSError):
     """A file system that knows no locks."""
 
 
-def take(folder: Path, command: str) -> None:
+def take(folder: Path, command: str, warn: Callable[[str], object] | None = None) -> None:
     """Takes a folder for this process until it ends; `held` lets go of it before.
 
     Args:
       folder: it exists, and can be written to.
       command: what this process does, for those who are refused.
+      warn: gets a line where the file system knows no locks, and the folder is not taken.
 
     Raises:
       Taken: a process has it; the message says which.
-      NoLocks: the file system cannot say whether one has.
+      NoLocks: the file system cannot say whether one has, and there is no `warn`.
     """
     path = folder.resolve() / NAME
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -49,9 +50,12 @@ def take(folder: Path, command: str) -> None:
         os.close(handle)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise Taken(f"{folder} is in use by {holder}") from None
-        if error.errno in WITHOUT:
+        if error.errno not in WITHOUT:
+            raise
+        if warn is None:
             raise NoLocks(error.errno, error.strerror, str(path)) from error
-        raise
+        warn(f"{folder} has no locks ({error.strerror}): let one process use it")
+        return
     _handles[path] = handle
     note = {
         "pid": os.getpid(),
@@ -65,13 +69,14 @@ def take(folder: Path, command: str) -> None:
 
 
 @contextmanager
-def held(folder: Path, command: str) -> Iterator[None]:
+def held(folder: Path, command: str, warn: Callable[[str], object] | None = None) -> Iterator[None]:
     """Holds a folder for this process within the block; see `take`."""
-    take(folder, command)
+    take(folder, command, warn)
     try:
         yield
     finally:
-        os.close(_handles.pop(folder.resolve() / NAME))
+        if (handle := _handles.pop(folder.resolve() / NAME, None)) is not None:
+            os.close(handle)
 
 
 def belongs_here(folder: Path) -> bool:

@@ -194,8 +194,11 @@ class ReplayBuffer:
     def statistics(self) -> dict[str, float]:
         """Returns sizes and counts of the buffer, by name."""
         features = self._table.features(self._table.ids)
-        figures: dict[str, float] = {"groups": len(self), "bytes": self._table.nbytes}
-        figures["unacknowledged"] = self._journal.waiting
+        figures: dict[str, float] = {
+            "groups": len(self),
+            "bytes": self._table.nbytes,
+            "unacknowledged": self._journal.waiting,
+        }
         for name, values in (("uses", features.uses), ("staleness", features.staleness)):
             figures[f"{name}/mean"] = values.mean() if len(values) else 0.0
             figures[f"{name}/max"] = values.max(initial=0)

@@ -152,12 +152,8 @@ def take_folder(folder: Path) -> None:
         Taken: another process has it.
     """
     home = folder.parent if (folder.parent / lock.NAME).exists() else folder
-    if lock.belongs_here(home):
-        return
-    try:
-        lock.take(home, "a replay buffer")
-    except lock.NoLocks as error:
-        log.warning("replay: %s has no locks (%s): let one process use it", folder, error.strerror)
+    if not lock.belongs_here(home):
+        lock.take(home, "a replay buffer", log.warning)
 
 
 def listed(folder: Path | None) -> list[Segment]:

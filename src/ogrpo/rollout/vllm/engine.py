@@ -124,19 +124,13 @@ class VllmEngine:
         setup = Setup(expected, options, self._share, self.counts, Changes())
         self._fleet = Fleet([Server(api, setup) for api in apis], setup)
         try:
-            self._take_folder()
+            if options.folder is not None:  # another run would take its releases for its own
+                held = lock.held(self._store.folder, "weights for servers", log.warning)
+                self._lock.enter_context(held)
             self._run(self._fleet.start())
         except BaseException:
             self.close()
             raise
-
-    def _take_folder(self) -> None:
-        """Keeps other runs out of the folder of releases, which each would take for its own."""
-        folder = self._store.folder
-        try:
-            self._lock.enter_context(lock.held(folder, "weights for servers"))
-        except lock.NoLocks as error:
-            log.warning("%s has no locks (%s): let one run use it", folder, error.strerror)
 
     @property
     def capabilities(self) -> list[Capabilities]:
