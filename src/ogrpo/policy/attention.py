@@ -6,6 +6,7 @@ repeated G times.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -72,9 +73,12 @@ def attend(queries: jax.Array, segments: Sequence[KeySegment]) -> jax.Array:
 def _scores(grouped: jax.Array, segment: KeySegment) -> jax.Array:
     """Returns scaled, masked float32 scores [N, K, G, T, R, S] of queries [N, G, T, K, R, D]."""
     keys = segment.keys if segment.rows is None else segment.keys[segment.rows]
-    layout = "nskd" if keys.ndim == 4 else "ngskd"
     wide = jnp.float64 if grouped.dtype == jnp.float64 else jnp.float32
-    raw = jnp.einsum(f"ngtkrd,{layout}->nkgtrs", grouped, keys, preferred_element_type=wide)
+    dot = partial(jnp.einsum, preferred_element_type=wide)
+    if keys.ndim == 4:
+        raw = dot("ngtkrd,nskd->nkgtrs", grouped, keys)
+    else:  # in the order of the keys: for another, XLA's CPU backend copies them
+        raw = jnp.swapaxes(dot("ngtkrd,ngskd->ngktrs", grouped, keys), 1, 2)
     place = jnp.arange(keys.shape[-3], dtype=jnp.int32).reshape(1, 1, 1, 1, 1, -1)
     visible = place < segment.seen[:, None, :, :, None, None]
     return jnp.where(visible, raw * grouped.shape[-1] ** -0.5, jnp.finfo(wide).min)
