@@ -301,9 +301,10 @@ def _mix_step(
     which = sum((past > length).astype(jnp.int32) for length in lengths[:-1])
 
     def mix(queries: jax.Array, keys: jax.Array, values: jax.Array, context: Any) -> jax.Array:
+        prompt, cache = context
         # With the barrier the prompt's cache stays as it lies: else the compiler turns it around
         # before the loop, and the products turn it back at every step.
-        (prompt, cache), queries = jax.lax.optimization_barrier((context, queries))
+        prompt, queries = jax.lax.optimization_barrier((prompt, queries))
         by_token = partial(jnp.moveaxis, source=-1, destination=-3)  # [..., S, K, D]
         prompt_keys, prompt_values = map(by_token, prompt)
 
