@@ -59,7 +59,8 @@ UNITS = {
 }
 POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
 _QUANTITY = re.compile(
-    r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?\.?\Z",
+    r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?"
+    r"(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+))?\.?\Z",
     re.S,
 )
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
@@ -84,7 +85,7 @@ class Quantity(NamedTuple):
 
 
 def quantity(text: str) -> Quantity | None:
-    r"""Return a number with a unit that is known, or None.
+    r"""Return a number with a unit that is known, or one such unit per another, or None.
 
     A unit of one letter is one only within `\text{...}`: `5m` may be five times m.
 
@@ -102,13 +103,15 @@ def quantity(text: str) -> Quantity | None:
     words = match["words"].split()
     power = int(match["power"] or POWERS.get(words[0].lower(), 1))
     words = words[1:] if words[0].lower() in POWERS else words
-    unit = (
-        UNITS.get(words[0] if len(words[0]) == 1 else words[0].lower()) if len(words) == 1 else None
-    )
-    if unit is None:
+    names = [*words, *filter(None, [match["per"]])]
+    keys = [name if len(name) == 1 else name.lower() for name in names]
+    if len(words) != 1 or not UNITS.keys() >= set(keys):
         return None
-    kind = unit.kind if power == 1 else f"{unit.kind}^{power}"
-    return Quantity(match["number"].strip(), Unit(kind, unit.size**power))
+    unit, *per = (UNITS[key] for key in keys)
+    kind, size = unit.kind if power == 1 else f"{unit.kind}^{power}", unit.size**power
+    for below in per:
+        kind, size = f"{kind}/{below.kind}", size / below.size
+    return Quantity(match["number"].strip(), Unit(kind, size))
 
 
 def surely_wrong(answer: str, gold: str) -> bool:
