@@ -199,8 +199,8 @@ class Evaluation:
     """Where that task's files are."""
     split: Literal["validation", "test"] = "test"
     """Which held-out problems: choose settings on validation, report on test. Generated ones share
-    no prompt with each other or with training; with a path, test is test.jsonl, and validation is
-    every seventh problem of train.jsonl, which is then left out of training."""
+    no prompt with each other or with training; with a path, validation is a part of the training
+    file (GSM8K: every seventh problem), which is then left out of training."""
     prompts: Count = 512
     """Held-out prompts: the first so many of the split."""
     temperature: Positive = 1.0

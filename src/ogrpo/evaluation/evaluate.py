@@ -151,8 +151,7 @@ def _overlapped(
 def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list[AnswerRecord]:
     """Returns the answers, by problem and sample, with the verdicts of `score`.
 
-    The answers of one problem are judged by one call, as a group is in training, and those of
-    `judges` problems at once.
+    The answers of one problem are judged by one call, and those of `judges` problems at once.
 
     Raises:
         ValueError: the verdicts are not one for each answer.

@@ -5,7 +5,7 @@ Optimization" (arXiv:2505.22257) on the default task; docs/papers.md maps its se
 Measured scores, with their command, stand in docs/results.md. The others are that paper's
 runs on real models. They were not run to their end here, where there are no weights: the docstrings
 say which figures are published and by whom. They train on packed batches, whose lengths differ most
-(docs/ragged.md); a mesh needs --optimizer.batching padded.
+(docs/ragged.md).
 """
 
 from collections.abc import Callable
