@@ -160,7 +160,7 @@ def reported(rows: Iterable[Row]) -> list[Row]:
 
 def of_labels(rows: Rows, labels: Sequence[str]) -> list[Row]:
     """Returns the rows of these methods, in this order."""
-    return [row for label in labels for row in rows if row["label"] == label]
+    return [row for label in dict.fromkeys(labels) for row in rows if row["label"] == label]
 
 
 def groups(rows: Iterable[Row]) -> dict[Place, list[Row]]:

@@ -51,7 +51,7 @@ def groups_of(size: int) -> Changes:
 
 
 POINTS: dict[str, Changes] = {
-    "each group once": {},
+    "each group once": {"schedule": {"replay": 1}},
     "replay 2": replay(64, 2),
     "replay 4": MIDDLE,
     "replay 8": replay(64, 8),

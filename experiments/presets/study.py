@@ -21,7 +21,7 @@ from experiments.grid.variants import Variant, best_variants, cells_of, changed
 from experiments.grid.verdicts import claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count
+from ogrpo.config.values import Count, require
 
 RATES = (2.5e-4, 5e-4, 1e-3)
 EXACT = "default, exact centre"
@@ -64,6 +64,12 @@ class PresetsStudy(Study):
     """Seeds that figures are of; nothing is chosen on them."""
     presets: tuple[str, ...] = tuple(TUNED)
     """Which to run, by name."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        taken = {name: getattr(self.base, name) for name in ("evaluation", "warm_start", "data")}
+        message = "--base has only evaluation, warm-start and data here: a preset has the rest"
+        require(self.base == replace(TrainConfig(), **taken), message)
 
     def variants(self) -> list[Variant]:
         """Returns every preset at every rate that is tried for it."""

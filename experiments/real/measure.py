@@ -29,9 +29,7 @@ def trained(cell: Cell, bench: Bench) -> Record:
         few = replace(parts.prompts, heldout=parts.prompts.heldout[:ON_THE_WAY])
         run = train_run(replace(parts, prompts=few), first, bench.clock)
         row = row_of(run, cell.watch)
-        if run.state is None or run.ended != "whole":
-            return row
-        scores = scores_of(run.state, parts)
+        scores = scores_of(run.state, parts) if run.state and run.ended == "whole" else {}
     axes = {name: value for name, value in row["final"].items() if not name.startswith("pass@")}
     return {**row, "final": {**axes, **scores}}
 

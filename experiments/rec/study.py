@@ -81,7 +81,7 @@ FIXED_BATCHES = 12
 """Batches of the initial policy that the offline runs train on."""
 
 SCHEDULES: dict[str, Changes] = {
-    FRESH: {},
+    FRESH: {"schedule": {"sync_interval": 1}},
     STALE: {"schedule": {"sync_interval": 20}},
     AHEAD: {"schedule": {"sync_offset": 10}},
     OFFLINE: {

@@ -26,6 +26,7 @@ from experiments.grid.rows import Row, Rows, groups
 from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
 from experiments.grid.variants import brief
+from experiments.grid.verdicts import mean_and_interval
 from experiments.variance.along import BATCH, ESTIMATORS, Along
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import Count
@@ -175,12 +176,9 @@ def gradient_plot(rows: Rows) -> Figure:
         ages = ages_of(trials)
         for axes, (what, of) in zip(line, shown.items(), strict=True):
             for name, color in zip(ESTIMATORS, COLORS, strict=False):
-                values = np.array([of(trials, name, age) for age in ages])
-                mean = values.mean(axis=1)
+                mean, half = np.array([mean_and_interval(of(trials, name, age)) for age in ages]).T
                 axes.plot(ages, mean, "o-", color=color, label=name, markersize=3.5)
-                if values.shape[1] > 1:
-                    error = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
-                    axes.fill_between(ages, mean - error, mean + error, color=color, alpha=0.12)
+                axes.fill_between(ages, mean - half, mean + half, color=color, alpha=0.12)
             axes.set_xscale("symlog", linthresh=1)
             axes.set_xticks(ages, [f"{age}" for age in ages])
             axes.set_yscale("log")

@@ -23,6 +23,7 @@ CASES = {
     "sequence_masked": (partial(weights.sequence_masked_weight, cap=3.5), [3, 3, 3, 0.5, 0.5, 0]),
     "group": (weights.group_normalized_weight, [2 * 3 / 3.5] * 3 + [2 * 0.5 / 3.5] * 2 + [1]),
     "batch": (weights.batch_normalized_weight, np.array([3, 3, 3, 0.5, 0.5, 4]) * 3 / 7.5),
+    "per decision": (partial(traces.trace_weight, decay=1.0, cap=jnp.inf), [2, 1, 3, 0.25, 0.5, 4]),
     "trace": (
         partial(traces.trace_weight, decay=0.9, cap=1.0),
         [0.9, 0.9**2 * 0.5, 0.9**3 * 0.5, 0.9 * 0.25, 0.9**2 * 0.25, 0.9],
@@ -41,7 +42,7 @@ def test_weights_by_hand_are_held_constant_finite_far_away_and_checked(name):
     np.testing.assert_allclose(kept(weight(LOG, MASK)), expected, rtol=1e-6)
     assert not np.any(jax.grad(lambda d: weight(d, MASK).sum())(LOG))
     for nats in (1e4, jnp.inf):
-        far = LOG.at[0, 0, 0].set(nats).at[0, 1, 0].set(-nats)
+        far = LOG.at[0, 0].set(nats).at[0, 1, 0].set(-nats)
         assert np.isfinite(kept(weight(far, MASK))).all()
     broken = weight(LOG.at[0, 0, 0].set(jnp.nan), MASK)
     assert np.isnan(broken[0, 0, 0]) == (name != "unit")

@@ -212,3 +212,5 @@ def test_dpo_begins_as_successes_against_failures_and_regards_order_alone(logits
     same = [loss(logits, anchor, r) for r in ([0.0, 0.5, 1.0, 1.0], [-3.0, 0.0, 0.1, 0.1])]
     np.testing.assert_array_equal(*same)
     assert loss(logits, anchor, [0.5] * 4) == 0
+    mask, z = np.tri(40, dtype=bool), np.zeros((40, 40))  # lengths from 1 to 40
+    assert not objectives.dpo(z, TokenBatch(z + 0.1, mask, z, None, z), tau=tau).any()

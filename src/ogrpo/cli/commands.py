@@ -189,8 +189,10 @@ def model(options: Sequence[str]) -> int:
         check_push(arguments.push_to_hub)
     if arguments.dtype != "float32" and (arguments.hub is not None or (source and source.is_dir())):
         parser.error("--dtype is of a conversion, and a folder stays as it is: leave it out")
+    if arguments.hub is not None and folder is not None:
+        parser.error("--hub takes one DIR: leave the file or name before it out")
     if arguments.hub is not None:
-        folder = from_hub(arguments.hub, folder or source)
+        folder = from_hub(arguments.hub, source)
     elif source is None:
         parser.error("give a name or a GGUF file")
     else:

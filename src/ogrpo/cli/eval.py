@@ -29,7 +29,7 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.serving.bridge import embedded_engine
 from ogrpo.setup.cache import keep_compiled_programs
 from ogrpo.setup.devices import DTYPES
-from ogrpo.setup.find_task import TaskLengths, find_task, with_numbers
+from ogrpo.setup.find_task import TaskLengths, check_sources, find_task, with_numbers
 from ogrpo.setup.model import with_folder
 from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
 from ogrpo.setup.servers import connect
@@ -54,6 +54,7 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
     keep_compiled_programs()
     check_files(config)
     config = replace(config, model=with_folder(config.model, console))
+    check_sources(config.as_train)
     task = find_task(config.as_train).task
     success, heldout = config.by or task.success, task.heldout[: config.problems]
     task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)

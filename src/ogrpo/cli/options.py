@@ -286,7 +286,7 @@ class EvalConfig:
             model=self.model,
             reward=self.reward,
             rollout=Rollout(**vars(self.servers)),
-            evaluation=Evaluation(split=self.split),
+            evaluation=Evaluation(split=self.split, prompts=self.problems or Evaluation.prompts),
         )
 
 

@@ -125,7 +125,7 @@ def published_bound(
 ) -> jax.Array:
     """L_mu(pi) - 2 ((1 - sigma)/sigma) TV(pi, mu) - 2 TV(pi_k, mu), for r in [0, 1].
 
-    Source: Mroueh et al. (2025, arXiv:2505.22257), corollary 1. Below J(pi) - J(pi_k) only if also
+    Source: Mroueh et al. (2025, arXiv:2505.22257), theorem 1. Below J(pi) - J(pi_k) only if also
     sigma <= 1 and pi << mu; never positive for sigma <= 1/2, so that pi = mu maximises it.
     """
     sigma = reward_scale(mu, rewards, eps=eps)
@@ -194,10 +194,10 @@ def worst_case_value(value: Scalar, delta: Scalar) -> jax.Array:
 
 
 def effective_samples(n: Scalar, chi_square: Scalar) -> jax.Array:
-    """n_eff = n / (1 + chi^2) = n exp(-D2): samples of pi that n of mu are worth, at least.
+    """n_eff = n / (1 + chi^2) = n exp(-D2): n samples of mu have MSE(IS) <= 1 / n_eff, r in [0, 1].
 
-    Source: Metelli et al. (2018, arXiv:1809.06098). MSE(IS) = (M2 - J^2) / n <= 1 / n_eff for r in
-    [0, 1].
+    Source: Metelli et al. (2018, arXiv:1809.06098). MSE(IS) = (M2 - J^2) / n. So many samples of pi
+    may do better: of a constant r, one knows all.
 
     Example:
       >>> effective_samples(100, 3.0)

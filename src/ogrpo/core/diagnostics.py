@@ -67,10 +67,10 @@ def diagnose(log_probs: jax.Array, batch: TokenBatch) -> dict[str, Total]:
 
     Returns:
       ratio, ratio_squared: of pi/mu, at most exp(20) (`moment_ratio`), for `ess_from_moments`.
-      kl_pi_mu: KL(pi||mu) by `behavior_kl`. kl_mu_pi: KL(mu||pi) by k3. kl_pi_ref: KL(pi||ref) by
-      k3. mismatch: |log pi_k - log mu|, sampler against trainer plus staleness. entropy: -log pi of
-      the drawn tokens, which estimates it on policy only (exact:
-      `ogrpo.core.divergences.entropy`). advantage, advantage_squared.
+      kl_pi_mu: KL(pi||mu) by `behavior_kl`. kl_mu_pi: KL(mu||pi) by k3. kl_pi_ref: k3 of mu's
+      draws, KL(pi||ref) only where pi = mu. mismatch: |log pi_k - log mu|, sampler against trainer
+      plus staleness. entropy: -log pi of the drawn tokens, which estimates it on policy only
+      (exact: `ogrpo.core.divergences.entropy`). advantage, advantage_squared.
     """
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
     ratio = moment_ratio(delta)

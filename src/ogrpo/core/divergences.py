@@ -72,8 +72,8 @@ def importance_kl(
 ) -> jax.Array:
     """rho k(log pi, log ref): KL(pi||ref) from samples of mu, the gradient through rho as well.
 
-    Source: unbiased KL (DeepSeek-V3.2, 2025, arXiv:2512.02556). Unbiased in value where pi << mu,
-    and in gradient too (at sequence level): with k1 or k3 it is grad KL(pi||ref).
+    Source: unbiased KL (DeepSeek-V3.2, 2025, arXiv:2512.02556). Where pi << mu, at sequence level
+    and with k1, or k3 if ref << pi, it is unbiased in value and gradient, grad KL(pi||ref).
 
     Args:
       log_probs: [..., T].
@@ -92,8 +92,8 @@ def weighted_kl(
 ) -> jax.Array:
     """sg(rho) k(log pi, log ref): the value of `importance_kl`, the gradient of k alone.
 
-    The gradient is that of k under y ~ pi: grad KL(pi||ref) for k2, grad KL(ref||pi) for k3, 0 for
-    k1. Args and Returns: as `importance_kl`.
+    Its gradient, at sequence level, is that of k under y ~ pi: grad KL(pi||ref) for k2,
+    grad KL(ref||pi) for k3, 0 for k1. Args and Returns: as `importance_kl`.
     """
     weight = jax.lax.stop_gradient(exp_ratio(log_ratio))
     return weight * kl_fn(log_probs, ref_log_probs)
@@ -102,7 +102,8 @@ def weighted_kl(
 def behavior_kl(log_ratio: jax.Array) -> jax.Array:
     """rho D - (rho - 1), D = log rho: KL(pi||mu) from samples of mu itself.
 
-    Unbiased where pi << mu, and >= 0 for every sample; constant beyond D = 60.
+    Unbiased where pi << mu, and >= 0 for every sample; constant beyond D = 60. Of a token: KL of
+    its two laws at prefixes that mu drew, where KL of whole completions has those of pi.
     [..., T] -> [..., T] in nats.
     """
     delta = jnp.minimum(log_ratio, MAX_LOG_RATIO)

@@ -180,8 +180,8 @@ def off_policy_sequence_mask(
 ) -> jax.Array:
     """Keep a sequence if a >= 0 or mean_t(log mu - log pi) <= delta.
 
-    Source: DeepSeek-V3.2 (2025, arXiv:2512.02556). The sampled mean estimates KL(mu||pi) without
-    bias.
+    Source: DeepSeek-V3.2 (2025, arXiv:2512.02556). The sampled mean estimates KL(mu||pi) per token
+    without bias, of completions of one length.
 
     Args:
       log_ratio: [..., T] log pi - log mu.
@@ -250,8 +250,8 @@ def k3_mask(
 ) -> jax.Array:
     """g = 1[mean_t (rho_t - 1 - D_t) <= limit] at every token of a completion.
 
-    Source: verl 0.9, `seq_mean_k3`; the sampled mean estimates KL(mu||pi) without bias, and unlike
-    that of D has no cancelling.
+    Source: verl 0.9, `seq_mean_k3`; the sampled mean estimates KL(mu||pi) without bias, of
+    completions of one length and where pi << mu, and unlike that of D has no cancelling.
 
     Args:
       log_ratio: [..., T].

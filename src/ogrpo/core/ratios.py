@@ -65,9 +65,9 @@ def mean_log_ratio(
 
     S = mean_t D_t. Source: GSPO-token (Zheng et al. 2025, arXiv:2507.18071). Where the advantage is
     constant over a sequence, the gradient of its mean loss is that of S shared over the tokens.
-    Bias: E_mu[exp(S)] <= 1 where all lengths agree, by Jensen, with equality at pi = mu only; of
-    unlike lengths up to 1 + E_pi[1/T] - E_mu[1/T] (`bounds.normalized_ratio_bound`). It is no
-    importance weight.
+    Bias: E_mu[exp(S)] <= 1 where all lengths agree, by Jensen, for T > 1 with equality at pi = mu
+    only; of unlike lengths up to 1 + E_pi[1/T] - E_mu[1/T] (`bounds.normalized_ratio_bound`). It is
+    no importance weight.
 
     Args and Returns: as `log_ratio`.
     """

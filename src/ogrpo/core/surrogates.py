@@ -96,12 +96,7 @@ def clipped_surrogate(
 
 
 def decoupled_surrogate(
-    ratio: jax.Array,
-    advantages: jax.Array,
-    *,
-    eps_low: Scalar,
-    eps_high: Scalar,
-    center: Scalar,
+    ratio: jax.Array, advantages: jax.Array, *, eps_low: Scalar, eps_high: Scalar, center: Scalar
 ) -> jax.Array:
     """min(r a, clip(r, r' (1 - eps_low), r' (1 + eps_high)) a): a band multiplicative about r'.
 
@@ -126,12 +121,7 @@ def decoupled_surrogate(
 
 
 def capped_surrogate(
-    ratio: jax.Array,
-    advantages: jax.Array,
-    *,
-    eps_low: Scalar,
-    eps_high: Scalar,
-    cap: Scalar,
+    ratio: jax.Array, advantages: jax.Array, *, eps_low: Scalar, eps_high: Scalar, cap: Scalar
 ) -> jax.Array:
     """min(min(r, cap) a, clip(r, 1 - eps_low, 1 + eps_high) a): the cap tames a < 0.
 
@@ -154,12 +144,7 @@ def capped_surrogate(
 
 
 def dual_clipped_surrogate(
-    ratio: jax.Array,
-    advantages: jax.Array,
-    *,
-    eps_low: Scalar,
-    eps_high: Scalar,
-    dual: Scalar,
+    ratio: jax.Array, advantages: jax.Array, *, eps_low: Scalar, eps_high: Scalar, dual: Scalar
 ) -> jax.Array:
     """max(f_eps(r, 1, a), dual a) for a < 0, f_eps(r, 1, a) otherwise.
 
@@ -182,11 +167,7 @@ def dual_clipped_surrogate(
 
 
 def soft_surrogate(
-    ratio: jax.Array,
-    advantages: jax.Array,
-    *,
-    temperature_pos: Scalar,
-    temperature_neg: Scalar,
+    ratio: jax.Array, advantages: jax.Array, *, temperature_pos: Scalar, temperature_neg: Scalar
 ) -> jax.Array:
     """4 sigmoid(t (r - 1)) / t a, t by the sign of a: the slope at r = 1 is a, and fades smoothly.
 

@@ -42,7 +42,7 @@ def trace_weight(log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, cap: S
     """
     check_masked("T", mask, log_ratio=log_ratio)
     factors = jnp.where(mask, trace_coefficient(log_ratio, decay=decay, cap=cap), 1)
-    return jnp.cumprod(factors, axis=-1)
+    return exp_ratio(jnp.cumsum(jnp.log(factors), axis=-1))
 
 
 def vtrace_weight(
@@ -70,9 +70,9 @@ def vtrace_weight(
     ratio = trace_coefficient(log_ratio, decay=1.0, cap=ratio_cap)
     remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
     factors = jnp.where(mask, jnp.where(remaining == 1, ratio, traces), 1)
-    products = jnp.cumprod(factors[..., ::-1], axis=-1)[..., ::-1]
-    later = jnp.concatenate([products[..., 1:], jnp.ones_like(products[..., :1])], axis=-1)
-    return jnp.where(mask, ratio * later, 0)
+    sums = jnp.cumsum(jnp.log(factors)[..., ::-1], axis=-1)[..., ::-1]
+    later = jnp.concatenate([sums[..., 1:], jnp.zeros_like(sums[..., :1])], axis=-1)
+    return jnp.where(mask, exp_ratio(jnp.log(ratio) + later), 0)
 
 
 def generalized_advantages(
@@ -81,7 +81,8 @@ def generalized_advantages(
     """A_t = sum_k (discount decay)^k d_{t+k}, d_t = r_t + discount V_{t+1} - V_t.
 
     Source: GAE (Schulman et al. 2016, arXiv:1506.02438), eq. 11 and 16. decay = 1: the discounted
-    reward to come less V_t, unbiased for any V; decay = 0: d_t, unbiased for the true V alone.
+    reward to come less V_t, whose mean over draws no V moves; decay = 0: d_t, right for the true V
+    alone. A discount below 1 lowers a last reward by the length: short completions are preferred.
     V after the last token is 0: the sequence ended there. A_t + V_t is the lambda-return.
 
     Args:

@@ -38,7 +38,7 @@ class TrustRegion(NamedTuple):
 
 
 def kl_total(log_probs: jax.Array, batch: TokenBatch) -> Total:
-    """Token total of `behavior_kl`: an unbiased, non-negative estimate of KL(pi||mu) per token."""
+    """Token total of `behavior_kl`: KL(pi||mu) of each token's law, at prefixes that mu drew."""
     delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
     return token_total(behavior_kl(delta), batch.mask)
 

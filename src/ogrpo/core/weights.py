@@ -165,9 +165,9 @@ def ess_fraction(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
 def chi_square(log_weights: jax.Array, mask: jax.Array) -> jax.Array:
     """Plug-in chi-square: mean rho^2 - 1, over the last axis.
 
-    Unbiased for chi^2(pi||mu) on samples of mu where pi << mu; heavy-tailed. In n samples it cannot
-    exceed n - 1 by much, so large true values go unseen. Source: Metelli et al. (2018,
-    arXiv:1809.06098): n / (1 + chi^2) samples of mu are worth as many of pi.
+    Unbiased for chi^2(pi||mu) on samples of mu where pi << mu; heavy-tailed. In n samples it is
+    seldom far above n, so large true values go unseen. Source: Metelli et al. (2018,
+    arXiv:1809.06098); what it says of an error: `bounds.effective_samples`.
 
     Args:
       log_weights: [..., n] log rho, normalised (E_mu[rho] = 1).

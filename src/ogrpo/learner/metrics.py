@@ -34,13 +34,13 @@ def summarize(
       loss_fn: `(log_probs, tokens) -> [N, G, T]`, the method's loss without its KL term.
 
     Returns:
-      kl/mu_pi: KL(mu||pi) per token, by k3. kl/pi_mu: KL(pi||mu) per token. kl/pi_ref: KL(pi||ref),
-      by k3. ess, ess/sequence: effective share of the tokens and of the sequences. chi_square: of
-      the sequences. mismatch: mean |log pi_k - log mu|. clipped/low, clipped/high: shares of the
-      tokens that carry loss whose gradient the method removed, those of negative and those of
-      positive advantage; clipped: both together. ratio/mean: mean token ratio, near 1 where the
-      sampler could draw all that the policy could. ratio/max, ratio/tail: largest token ratio and
-      99 % quantile. entropy.
+      kl/mu_pi: KL(mu||pi) per token, by k3. kl/pi_mu: KL(pi||mu) per token. kl/pi_ref: k3 without
+      a weight, KL(pi||ref) where pi = mu. ess, ess/sequence: effective share of the tokens and of
+      the sequences. chi_square: of the sequences. mismatch: mean |log pi_k - log mu|. clipped/low,
+      clipped/high: shares of the tokens that carry loss whose gradient the method removed, those of
+      negative and those of positive advantage; clipped: both together. ratio/mean: mean token
+      ratio, near 1 where the sampler could draw all that the policy could. ratio/max, ratio/tail:
+      largest token ratio and 99 % quantile. entropy.
     """
     everything = tokens._replace(mask=drawn)
     totals = diagnose(output.log_probs, everything)

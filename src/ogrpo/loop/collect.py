@@ -117,12 +117,12 @@ def insert(state: LoopState, fresh: Fresh | None, parts: Parts) -> LoopState:
     if fresh is None:
         return state
     state.buffer.insert(fresh.experiences)
-    longest = int(fresh.groups.completion_mask.sum(axis=-1).max())
+    lengths = np.maximum(fresh.groups.completion_mask.sum(axis=-1).ravel(), 1)
     return replace(
         state,
         completions=state.completions + fresh.groups.rewards.size,
         tokens=state.tokens + fresh.tokens,
-        rollout_flops=state.rollout_flops + parts.costs.rollout(longest),
+        rollout_flops=state.rollout_flops + parts.costs.rollout(lengths),
     )
 
 

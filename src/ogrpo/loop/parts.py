@@ -184,8 +184,8 @@ class Limits:
 class Costs(NamedTuple):
     """FLOPs, counted from shapes; evaluations are not counted."""
 
-    rollout: Callable[[int], int]
-    """Of a batch whose longest completion has so many tokens."""
+    rollout: Callable[[IntArray], int]
+    """Of a batch whose completions have so many tokens."""
     update: Callable[[Shape | None], int]
     """Of a batch that is packed in this shape; None is a padded one."""
     score: Callable[[Shape | None], int]

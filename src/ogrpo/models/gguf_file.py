@@ -176,7 +176,8 @@ class GgufFile:
                     f"{self.path}: {kind}.{name} is {size(name)}, and heads have {head_dim}"
                     " dimensions: only decoders that have one number for both are computed"
                 )
-        scaling = self.field(f"{kind}.rope.scaling.type", "none")
+        factors = {f"{kind}.rope.scaling.factor", f"{kind}.rope.scale_linear"} & {*self._fields}
+        scaling = self.field(f"{kind}.rope.scaling.type", "linear" if factors else "none")
         if scaling != "none":
             raise ValueError(
                 f"{self.path} has rope scaling {scaling!r}; supported: none, and llama 3's"

@@ -69,7 +69,7 @@ def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Sho
     check_model(path)
     if path.is_dir():
         return path
-    from_file = path.suffix == ".gguf"
+    from_file = path.suffix.lower() == ".gguf"
     name = path.stem if from_file else str(path)
     digest = digest_of(path) if from_file else KNOWN[name].sha256
     suffix = "" if dtype == "float32" else f"-{dtype}"
@@ -111,11 +111,11 @@ def check_model(path: Path) -> None:
     Raises:
       ValueError: there is no such folder, file or name.
     """
-    if path.suffix == ".gguf" and not path.exists():
+    if path.suffix.lower() == ".gguf" and not path.exists():
         raise ValueError(f"{path} is missing: give a GGUF file")
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(f"{path} is no model's folder: it has no config.json")
-    if not path.is_dir() and path.suffix != ".gguf" and str(path) not in KNOWN:
+    if not path.is_dir() and path.suffix.lower() != ".gguf" and str(path) not in KNOWN:
         raise ValueError(
             f"{path} is no folder, no GGUF file and no known name.{nearest(str(path), KNOWN)}"
             f" Known names: {', '.join(KNOWN)}"

@@ -22,7 +22,7 @@ from ogrpo.rollout.vllm import Expected, Options, VllmEngine
 # The sampler's layouts for one CPU take time to compile. They are used where a stacked array has at
 # least so many parameters, or a completion so many tokens. Then: how often a batch is halved as its
 # completions end, and how many slots of the cache a step reads at least.
-_LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
+HALVINGS, _LARGE, _LONG, _LEAST_READ = 2, 1 << 22, 32, 64
 
 ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
 
@@ -103,7 +103,7 @@ def embedded_engine(
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
         read = least_read(how["max_tokens"], one_cpu=_on_one_cpu(params))
-        layout = {} if read is None else {"halvings": _HALVINGS, "least_read": read}
+        layout = {} if read is None else {"halvings": HALVINGS, "least_read": read}
         key = jax.random.key(seed)
         return fetch_fn(sample(params, config, *arrays, key, eos_id=eos_id, **layout, **how))
 

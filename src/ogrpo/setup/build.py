@@ -46,11 +46,11 @@ from ogrpo.loop.parts import (
 )
 from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.lora import TARGETS
-from ogrpo.protocol import Engine, Sampling
+from ogrpo.protocol import Engine, IntArray, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.vllm import Unavailable
-from ogrpo.serving.bridge import embedded_engine, least_read
+from ogrpo.serving.bridge import HALVINGS, embedded_engine, least_read
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.setup.logs import make_behavior
 from ogrpo.setup.prepare import Prepared
@@ -320,10 +320,10 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
             return flops.padded(**shapes, microbatches=microbatches, step=step)
         return flops.Layout(**shape.sizes, blocked=step is not None)
 
-    def rollout(longest: int) -> int:
-        collected = {**shapes, "n": config.schedule.prompts}
-        lengths = [longest] * (collected["n"] * group)
-        return flops.sample_flops(decoder, **collected, lengths=lengths, least_read=read).total
+    def rollout(lengths: IntArray) -> int:
+        how = {"halvings": 0 if read is None else HALVINGS, "least_read": read}
+        collected = {**shapes, "n": len(lengths) // group, "lengths": lengths.tolist()}
+        return flops.sample_flops(decoder, **collected, **how).total
 
     def update(shape: Shape | None) -> int:
         remat = {"remat": config.model.remat, "adapter": adapter}

@@ -18,7 +18,7 @@ from ogrpo.core.checks import (
     needed,
 )
 from ogrpo.core.divergences import KlFn, k3
-from ogrpo.core.masked import masked_count, masked_mean
+from ogrpo.core.masked import masked_count
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.surrogates import GateFn, SurrogateFn
 
@@ -146,7 +146,9 @@ def per_sequence(batch: TokenBatch) -> jax.Array:
     0 of a completion without a token.
     """
     check_axes("G, T", advantages=batch.advantages, mask=batch.mask)
-    return masked_mean(as_floats(advantages=batch.advantages)[0], batch.mask)[..., 0]
+    advantages = as_floats(advantages=batch.advantages)[0]
+    value = jnp.max(advantages, axis=-1, where=batch.mask, initial=-jnp.inf)  # a mean would round
+    return jnp.where(jnp.any(batch.mask, axis=-1), value, 0)
 
 
 def evenly(losses: jax.Array, batch: TokenBatch) -> jax.Array:
