@@ -79,7 +79,7 @@ def test_weights_and_biases_keeps_an_offline_run(folder, monkeypatch):
         time.sleep(0.1)  # a process of its own writes the file
     figures = [{key: each[key] for key in each if key[0] != "_"} for each in steps]
     assert [each["_step"] for each in steps] == [0, 1]
-    assert figures == [{"pass@1/greedy": 0.25}, {"reward": 0.5}]
+    assert figures == [{"pass@1/greedy": 0.25, "step": 0}, {"reward": 0.5, "step": 1}]
 
 
 def test_a_tracker_that_fails_is_named_once_and_the_others_go_on(tmp_path, monkeypatch):

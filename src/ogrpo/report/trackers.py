@@ -55,7 +55,8 @@ def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
         dir=str(folder),
         settings=settings,
     )
-    return Tracker(lambda figures, step: run.log(dict(figures), step=step), run.finish)
+    run.define_metric("*", step_metric="step")  # its own steps only grow, also after --resume-from
+    return Tracker(lambda figures, step: run.log({**figures, "step": step}), run.finish)
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
