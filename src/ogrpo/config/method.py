@@ -92,7 +92,8 @@ def region_fn(config: TrainConfig) -> RegionFn | None:
         return None
     if region.kind == "clip":
         eps = knobs(config)["eps_low"]
-        width = {"initial": eps, "smallest": CLIP_RANGE[0], "largest": CLIP_RANGE[1]}
+        low, high = min(CLIP_RANGE[0], eps / 10), max(CLIP_RANGE[1], eps)
+        width = {"initial": eps, "smallest": low, "largest": high}
         return partial(adaptive_clip, target=region.delta, rate=region.rate, **width)
     if region.kind == "penalty":
         return partial(dual_penalty, delta=region.delta, rate=region.rate, initial=0.0)

@@ -78,11 +78,7 @@ def leave_one_out(rewards: jax.Array) -> jax.Array:
 
 
 def group_standardized(
-    rewards: jax.Array,
-    *,
-    ddof: int = 0,
-    eps_inside: Scalar = 0.0,
-    eps_outside: Scalar = 0.0,
+    rewards: jax.Array, *, ddof: int = 0, eps_inside: Scalar = 0.0, eps_outside: Scalar = 0.0
 ) -> jax.Array:
     """Standardised: A_i = (r_i - mean(r)) / (sqrt(Var(r) + eps_inside) + eps_outside).
 

@@ -82,11 +82,7 @@ def sequence_sum_total(
 
 
 def fixed_length_total(
-    values: jax.Array,
-    mask: jax.Array,
-    *,
-    length: Scalar,
-    counted: jax.Array | None = None,
+    values: jax.Array, mask: jax.Array, *, length: Scalar, counted: jax.Array | None = None
 ) -> Total:
     """Sum over tokens / `length`, number of sequences: `sequence_sum_total` scaled by a constant.
 

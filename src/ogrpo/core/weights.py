@@ -36,11 +36,7 @@ def plain_weight(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def truncated_weight(
-    log_ratio: jax.Array,
-    mask: jax.Array,
-    *,
-    cap: Scalar,
-    floor: Scalar = 0.0,
+    log_ratio: jax.Array, mask: jax.Array, *, cap: Scalar, floor: Scalar = 0.0
 ) -> jax.Array:
     """Truncated importance weight: w = clip(rho, floor, cap).
 

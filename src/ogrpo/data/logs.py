@@ -261,7 +261,7 @@ def _check_length(name: str, ids: IntArray, most: int | None) -> None:
 
 
 def _number(name: str, value: Any, *, unjudged: bool = False) -> float:
-    if not isinstance(value, bool | int | float) or abs(value) > np.finfo(np.float32).max:
+    if not isinstance(value, bool | int | float) or abs(value) > float(np.finfo(np.float32).max):
         raise RefusedRow(name, f"{value!r:.60}; give a finite number")
     if isnan(value) and not unjudged:
         raise RefusedRow(name, "nan; give a finite number")

@@ -124,7 +124,7 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     if recipe.skip_zero_variance and not recipe.packed:
         order = jnp.argsort(silent, stable=True)
         batch, silent = jax.tree.map(lambda x: x[order], (batch, silent))
-    active = batch.active_mask
+    active = batch.active_mask & ~jnp.isnan(batch.rewards)[..., None]
     mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
     counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
@@ -495,13 +495,14 @@ def jit_step(
         tokens = token_batch(weighed, evidence.output, recipe.reads)
         drawn = weighed.batch.active_mask & evidence.computed[:, None, None]
         loss_fn = partial(token_losses, recipe, hypers, state.region)
+        silent = zero_variance_mask(batch.rewards) & (batch.rewards.shape[1] > 1)
         metrics = {
             **recipe.metrics_fn(evidence.output, tokens, drawn, loss_fn),
             **({"trust_region": state.region} if isinstance(state.region, Array) else {}),
             "loss": mean(evidence.total),
             "grad_norm": optax.tree.norm(grads),
             **head_norm(grads),
-            "zero_variance": jnp.mean(zero_variance_mask(batch.rewards), dtype=jnp.float32),
+            "zero_variance": jnp.mean(silent, dtype=jnp.float32),
         }
         trust, region = _region(recipe, hypers), state.region
         if trust is not None:

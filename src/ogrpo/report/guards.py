@@ -102,12 +102,18 @@ class Guards:
                 )
 
     def _no_success(self, record: Record) -> Iterable[str]:
-        if record.get("reward") is None:
+        starved = record.get("reuse/starved") and not record.get("reuse/draws")
+        if record.get("reward") is None and not starved:
             return
         success = record.get(f"reward/{self._success}")  # None where it judges no training
         alike = record.get("zero_variance") == 1 if success is None else success == 0
-        self._without = self._without + 1 if alike else 0
-        if self._without == NO_SUCCESS:
+        self._without = self._without + 1 if alike or starved else 0
+        if self._without == NO_SUCCESS and starved:
+            yield (
+                f"{NO_SUCCESS} steps in a row made no update: the buffer has too few groups to"
+                " draw from. Give more --replay.groups, or a larger --replay.max-staleness"
+            )
+        elif self._without == NO_SUCCESS:
             what = "groups of equal rewards alone" if success is None else "no success"
             yield (
                 f"{NO_SUCCESS} steps in a row had {what}: they taught nothing. Give easier"

@@ -14,6 +14,8 @@ _FARTHEST = 70
 """Characters between two boxes of one answer."""
 
 _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
+_NUMBER_OR_MORE = re.compile(_NUMBER.pattern + r"|[√π^]|\\(?:sqrt|pi)")
+_BOX = re.compile(r"\\(?:fbox|boxed)\s*\{")
 # A minus that stands apart from its number: before a currency, behind an equals sign, or before all
 # else. After a word, a dash with spaces around is no sign.
 _MONEY = r"\\?[$€£¥]\s*"
@@ -25,7 +27,10 @@ _DELIMITER = re.compile(r"\\[()\[\]]|\\q?quad\b|\\[ ,;!\\]|\\\Z|[$~&]|\\text\s*\
 _LABEL = r"(?:[A-Za-z](?:_\{?\w+\}?|\(\w+\))?\s*=\s*)?"
 _SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\Z")
 # Possessive, so that a long run of spaces is read once.
-_CHOICE = re.compile(r"(?i:answer)(?i:\s+is)?+\s*+:?+[*(\s]*+([A-Z])(?![A-Za-z'])")
+_CHOICE = re.compile(
+    r"(?i:answer)(?i:\s+is)?+\s*+:?+[*(\s]*+([A-Z])"
+    r"(?![A-Za-z']|[)*]*(?:\s*(?:,|/|or\b|and\b))+\s*[*(]*[A-Z]\b)"
+)
 
 
 def spoken(text: str) -> str:
@@ -49,9 +54,11 @@ def marker_answer(text: str) -> str | None:
     ('18', '-7')
     >>> marker_answer("#### 18 or 19"), marker_answer("#### 3 * 6"), marker_answer("18")
     (None, None, None)
+    >>> marker_answer("#### √2"), marker_answer(r"#### 2\\pi")
+    (None, None)
     """
     _, marker, tail = spoken(text).rpartition("####")
-    numbers = _NUMBER.findall(_SIGN_APART.sub("-", ascii_minus(tail)))
+    numbers = _NUMBER_OR_MORE.findall(_SIGN_APART.sub("-", ascii_minus(tail)))
     return numbers[0] if marker and len(numbers) == 1 else None
 
 
@@ -110,7 +117,7 @@ def last_boxes(text: str) -> str | None:
     >>> last_boxes(r"$x = \boxed{1}$ or $x = \boxed{-2}$")
     '\\boxed{1, -2}'
     """
-    text = text.replace("\\fbox{", BOXED)
+    text = _BOX.sub(lambda _: BOXED, text)
     answer, contents, limit = None, list[str](), len(text)
     while (start := text.rfind(BOXED, 0, limit)) >= 0:
         end = _box_end(text, start, limit)

@@ -59,8 +59,8 @@ UNITS = {
 }
 POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
 _QUANTITY = re.compile(
-    r"(?P<number>.*[0-9})!])\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*(?:\^\{?(?P<power>[23])\}?)?"
-    r"(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+))?\.?\Z",
+    r"(?P<number>.*(?:[0-9})!]|\\pi))\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*"
+    r"(?:\^\{?(?P<power>[23])\}?)?(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+))?\.?\Z",
     re.S,
 )
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")

@@ -40,7 +40,7 @@ REMEDIES = {
     "tokens": "serve the trainer's model with its tokenizer",
     "length": "look for limits of the engine's own, such as --max-model-len",
     "log_probs": "look for NaN in the engine's log; vLLM wants --logprobs-mode processed_logprobs",
-    "finish": "serve the trainer's tokenizer, with --generation-config vllm",
+    "finish": "serve the trainer's tokenizer",
     "aborted": "look in the engine's log why it gives requests up",
     "version": "let nobody else change the weights",
     "temperature": "let nothing in between change sampling options",

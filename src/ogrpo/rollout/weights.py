@@ -66,11 +66,12 @@ def write(file: Path, tensors: Tensors) -> tuple[str, int]:
     Pieces are hashed in a thread while the disk writes them.
     """
     sha256, size = hashlib.sha256(), 0
-    with ThreadPoolExecutor(1) as hashing, file.open("wb", buffering=0) as out:
+    with ThreadPoolExecutor(1) as hashing, file.open("wb") as out:
         for piece in _pieces(tensors):
             hashing.submit(sha256.update, piece)
             out.write(piece)
             size += len(piece)
+        out.flush()
         os.fsync(out.fileno())
     return sha256.hexdigest(), size
 

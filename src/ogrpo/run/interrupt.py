@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -33,7 +34,8 @@ def handling(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
             write_nowhere_if_unread()
         handle(signal.Signals(number))
 
-    heeded = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    main = threading.current_thread() is threading.main_thread()  # another may not handle signals
+    heeded = [n for n in STOPPING if main and signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield

@@ -103,7 +103,10 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
     length, few, column = config.longest_prompt, [], config.override.baseline_by
     fitting = Prompts(train.prompts, heldout.prompts, length)
-    logged = RunLog(config, tokenizer, fitting, variables) if config.logs.path is not None else None
+    logged = None
+    if config.logs.path is not None:  # its rows of any held-out prompt stay out, of those cut, too
+        every = replace(fitting, heldout=[encode(example) for example in loaded.task.heldout])
+        logged = RunLog(config, tokenizer, every, variables)
     if (config.evaluation.task or config.task) in TASKS:
         split = config.evaluation.split
         lacking = max(0, config.evaluation.prompts - len(task.heldout))

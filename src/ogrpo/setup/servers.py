@@ -20,7 +20,7 @@ from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.model import save_model
 from ogrpo.system.terminal import shown
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost")
 LOOK_SECONDS = 0.5
 
 

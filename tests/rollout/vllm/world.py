@@ -10,6 +10,7 @@ from ogrpo.data.tokenizer import word_level
 from ogrpo.policy import save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.log_probs import flat_logits
+from ogrpo.system.files import write_json
 from tests.policy.tiny import make_config
 
 TOKENIZER = word_level([f"w{n}" for n in range(13)])
@@ -40,6 +41,7 @@ def make_params(config, seed):
 
 def save(folder, config, params):
     save_pretrained(folder, config, params, extra_fields={"eos_token_id": EOS})
+    write_json(folder / "generation_config.json", {"eos_token_id": [EOS, 3]})  # as chat models have
     TOKENIZER.save(folder)
     return folder
 

@@ -236,9 +236,7 @@ def sapo(
       [..., T], 0 where masked.
     """
     soft = partial(
-        surrogates.soft_surrogate,
-        temperature_pos=temperature_pos,
-        temperature_neg=temperature_neg,
+        surrogates.soft_surrogate, temperature_pos=temperature_pos, temperature_neg=temperature_neg
     )
     return token_loss(log_probs, batch, surrogate_fn=soft)
 
@@ -271,8 +269,5 @@ def gmpo(
         return jnp.where(mask, masked_mean(picked, mask), 0)
 
     return token_loss(
-        log_probs,
-        batch,
-        surrogate_fn=surrogates.ratio_surrogate,
-        log_ratio_fn=clipped_mean,
+        log_probs, batch, surrogate_fn=surrogates.ratio_surrogate, log_ratio_fn=clipped_mean
     )

@@ -78,7 +78,7 @@ def _expected(worker: Any) -> dict[str, list[int]]:
         )
 
         folder = Path(snapshot_download(str(folder), local_files_only=True))
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(folder.glob("model*.safetensors"))
     if not files:
         text = f"{folder} has no safetensors to compare names and shapes with"
         raise releases.Refusal("refused", text)

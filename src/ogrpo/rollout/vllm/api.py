@@ -39,7 +39,7 @@ class Options:
     advertise: str | None = None
     """With "url", the trainer's host name or address as servers see it; default: `listen`."""
     api_key: str | None = field(default=None, repr=False)
-    """The --api-key that the servers were started with."""
+    """The VLLM_API_KEY or --api-key that the servers were started with."""
     basic_auth: str | None = field(default=None, repr=False)
     """NAME:PASSWORD for a proxy in front of the servers that asks for basic authentication."""
     in_flight: InFlight = "wait"
@@ -312,7 +312,7 @@ def ask_health(url: str) -> str | None:
     except httpx.RequestError as error:
         cause: BaseException | None = error
         while cause is not None:  # another attempt would not change these
-            if isinstance(cause, socket.gaierror):
+            if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
                 raise RolloutError(
                     f"{url}: the name {urlsplit(url).hostname} is not known here ({shown(error)}):"
                     " correct it, or give the server's address in numbers"

@@ -67,10 +67,10 @@ def sampling_options(order: Order) -> Json:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        **dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0),
         "repetition_penalty": 1.0,
         "stop_token_ids": [order.eos_id],
+        "ignore_eos": True,  # else a model's further end tokens stop completions, too
         # The native dialect puts the token drawn first, and drops one more likely for it.
         "logprobs": sampling.record and sampling.record + (not _is_whole(sampling)),
     }
