@@ -135,9 +135,7 @@ def kl_bounds_the_variance(delta=0.1, p=1e-3):
     pi, mu = (p, 1 - p), (q, 1 - q)
     assert kl(pi, mu) <= delta
     return Counterexample(
-        "chi^2 <= exp(delta) - 1 where KL <= delta",
-        chi_square(pi, mu),
-        exp(delta) - 1,
+        "chi^2 <= exp(delta) - 1 where KL <= delta", chi_square(pi, mu), exp(delta) - 1
     )
 
 
@@ -244,9 +242,7 @@ def gain_weighted_by_one_over_sigma():
     moves = ((0.5, 0.4), (0.02, 0.06))
     promised = sum(surrogate(0.0, (1 - p, p), (1 - q, q), (0.0, 1.0))[1] for p, q in moves)
     return Counterexample(
-        "sum of standardised gains <= sum of the rises of J",
-        promised,
-        sum(q - p for p, q in moves),
+        "sum of standardised gains <= sum of the rises of J", promised, sum(q - p for p, q in moves)
     )
 
 

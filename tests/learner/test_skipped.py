@@ -48,10 +48,10 @@ def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
     batch, hyper = make_batch(), hypers(0.1, 1.0, KNOBS)
     batch = batch._replace(
         rewards=batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0])),
-        loss_mask=batch.loss_mask.at[1, 0].set(False),
     )
     weighed = weigh(batch, make_recipe(), hyper)
     np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
+    assert not weighed.mask[1, 0].any()
     _, metrics = toy.updated(batch, hyper, optimizer=ADAM)
     assert metrics["skipped"] == 0
     assert all(np.isfinite(value) for value in metrics.values())

@@ -49,6 +49,7 @@ TABLE = [
     ("later", [evaluated(0, 0.9), evaluated(9, 0.99) | {"heldout/equal": 0.99}], []),
     ("of one reward, but not at the start, and without bounds", UNBOUNDED, []),
     ("no success", [START, *trained(NO_SUCCESS + 5, **FAILING)], ["no success"]),
+    ("too few groups", trained(20, **{"reuse/starved": True, "reuse/draws": 0}), ["no success"]),
     ("nothing collected", [START, *trained(NO_SUCCESS + 5, **FAILING | {"reward": None})], []),
     # The reward that decides judges held-out answers alone, or there is none.
     ("equal rewards", [START, *trained(NO_SUCCESS, reward=0.0, zero_variance=1.0)], ["no success"]),

@@ -39,6 +39,7 @@ BOXED = {
     r"\boxed{1}" + "," * 80 + r"\boxed{2}": r"\boxed{2}",
     r"\boxed{004}, again: \boxed{004} and \boxed{004}": r"\boxed{004}",
     r"\boxed{}, \boxed{2}": r"\boxed{2}",
+    r"\boxed{3}, no: \boxed {4}": r"\boxed{4}",
     r"\boxed{1, \boxed{2}": r"\boxed{2}",
 }
 CHOICES = {
@@ -46,6 +47,8 @@ CHOICES = {
     "Answer: A. No, the answer is D": "D",
     r"The answer is A, so \boxed{D}": r"\boxed{D}",
     "The answer is Berlin.": None,
+    "The answer is A or B.": None,
+    "Answer: (A), not B": "A",
     "The answer is a dog.": None,
     "B": None,
 }

@@ -287,12 +287,7 @@ class Algorithm:
         return self.critic(values, returns, mask, **self._taken_by(CRITIC, knobs))
 
     def total(
-        self,
-        values: jax.Array,
-        mask: jax.Array,
-        knobs: Knobs,
-        *,
-        counted: jax.Array | None = None,
+        self, values: jax.Array, mask: jax.Array, knobs: Knobs, *, counted: jax.Array | None = None
     ) -> Total:
         """The reduction. [..., G, T] -> Total."""
         return self.reduction(values, mask, counted=counted, **self._taken_by(REDUCTION, knobs))

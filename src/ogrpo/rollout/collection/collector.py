@@ -74,11 +74,7 @@ class Collector:
         self._versions: set[int] = set()
         self._terms = replace(terms or Terms(sampling), versions=self._versions)
         self._queue = RequestQueue(
-            request_at,
-            steps=steps,
-            sampling=sampling,
-            limits=limits,
-            retry_on=retry_on,
+            request_at, steps=steps, sampling=sampling, limits=limits, retry_on=retry_on
         )
         self._changed = threading.Condition()
         self._closed = False

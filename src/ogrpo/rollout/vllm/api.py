@@ -19,10 +19,7 @@ from ogrpo.rollout.vllm.errors import BUSY, Rejected, RolloutError, Unavailable
 from ogrpo.system.terminal import shown
 
 InFlight = Literal["wait", "abort", "keep"]
-CHOICES = {
-    "transport": ("folder", "url"),
-    "in_flight": get_args(InFlight),
-}
+CHOICES = {"transport": ("folder", "url"), "in_flight": get_args(InFlight)}
 POSITIVE = ("timeout", "patience", "attempts", "per_server", "tolerance")
 
 
