@@ -104,7 +104,7 @@ class Batch(NamedTuple, Generic[Array]):
 
     @property
     def active_mask(self) -> Any:
-        """Tokens that carry loss, and that normalisers and metrics count, bool [N, G, T]."""
+        """Tokens that carry loss, if judged, and that normalisers and metrics count, [N, G, T]."""
         return self.completion_mask & self.loss_mask  # pyright: ignore[reportOperatorIssue]
 
 

@@ -46,9 +46,7 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
 
 def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
     batch, hyper = make_batch(), hypers(0.1, 1.0, KNOBS)
-    batch = batch._replace(
-        rewards=batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0])),
-    )
+    batch = batch._replace(rewards=batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0])))
     weighed = weigh(batch, make_recipe(), hyper)
     np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
     assert not weighed.mask[1, 0].any()

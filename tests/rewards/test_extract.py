@@ -48,7 +48,8 @@ CHOICES = {
     r"The answer is A, so \boxed{D}": r"\boxed{D}",
     "The answer is Berlin.": None,
     "The answer is A or B.": None,
-    "Answer: (A), not B": "A",
+    "The answer is C, and I am sure. Answer: (A), not B": "A",
+    "The answer is B, I think.": "B",
     "The answer is a dog.": None,
     "B": None,
 }

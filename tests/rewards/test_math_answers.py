@@ -85,7 +85,7 @@ ANSWERS = [
     (r"5\text{ m}^3", ["5", r"5000000\text{ cubic cm}"], [r"5\text{ m}^2", r"5\text{ m}"]),
     (r"12\text{ m}", [r"1,200\text{ cm}", r"1{,}200\text{ cm}"], [r"1,300\text{ cm}"]),
     (r"36\pi\text{ cm}^2", [r"36\pi", r"36\pi\text{ square cm}"], [r"36\pi\text{ cm}^3"]),
-    (r"18\text{ km/h}", ["18 km per hour", r"5\text{ m/s}", "18"], [r"18\text{ m/s}", "18 km"]),
+    (r"18\text{ km/h}", ["18 km per hour", r"5\text{ m/s}", "18 km"], [r"18\text{ m/s}", "9 km"]),
     ("(1,200)", [r"(1,200)\text{ cm}"], [r"1,200\text{ cm}"]),
     (r"5\text{ l}", [r"5\text{ L}"], []),
     (r"1\text{ L}", [r"1000\text{ mL}", r"1000\text{ cm}^3"], [r"1\text{ mL}", r"1\text{ m}^3"]),

@@ -176,8 +176,9 @@ class GgufFile:
                     f"{self.path}: {kind}.{name} is {size(name)}, and heads have {head_dim}"
                     " dimensions: only decoders that have one number for both are computed"
                 )
-        factors = {f"{kind}.rope.scaling.factor", f"{kind}.rope.scale_linear"} & {*self._fields}
-        scaling = self.field(f"{kind}.rope.scaling.type", "linear" if factors else "none")
+        names = (f"{kind}.rope.scaling.factor", f"{kind}.rope.scale_linear")
+        scaled = any(self.field(name, 1.0) not in (0, 1) for name in names)
+        scaling = self.field(f"{kind}.rope.scaling.type", "linear" if scaled else "none")
         if scaling != "none":
             raise ValueError(
                 f"{self.path} has rope scaling {scaling!r}; supported: none, and llama 3's"

@@ -108,10 +108,10 @@ class Guards:
         success = record.get(f"reward/{self._success}")  # None where it judges no training
         alike = record.get("zero_variance") == 1 if success is None else success == 0
         self._without = self._without + 1 if alike or starved else 0
-        if self._without == NO_SUCCESS and starved:
+        if self._without == NO_SUCCESS and starved and not alike:
             yield (
                 f"{NO_SUCCESS} steps in a row made no update: the buffer has too few groups to"
-                " draw from. Give more --replay.groups, or a larger --replay.max-staleness"
+                " draw from. Give more --replay.groups, or refuse fewer (--replay.max-staleness)"
             )
         elif self._without == NO_SUCCESS:
             what = "groups of equal rewards alone" if success is None else "no success"

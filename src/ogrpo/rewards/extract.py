@@ -14,7 +14,9 @@ _FARTHEST = 70
 """Characters between two boxes of one answer."""
 
 _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
-_NUMBER_OR_MORE = re.compile(_NUMBER.pattern + r"|[√π^]|\\(?:sqrt|pi)")
+_NUMBER_OR_MORE = re.compile(
+    _NUMBER.pattern + r"|[√π]|\^(?!\{?(?:\\circ|[snrt][tdh]))|\\(?:sqrt|pi)"
+)
 _BOX = re.compile(r"\\(?:fbox|boxed)\s*\{")
 # A minus that stands apart from its number: before a currency, behind an equals sign, or before all
 # else. After a word, a dash with spaces around is no sign.
@@ -28,8 +30,8 @@ _LABEL = r"(?:[A-Za-z](?:_\{?\w+\}?|\(\w+\))?\s*=\s*)?"
 _SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\Z")
 # Possessive, so that a long run of spaces is read once.
 _CHOICE = re.compile(
-    r"(?i:answer)(?i:\s+is)?+\s*+:?+[*(\s]*+([A-Z])"
-    r"(?![A-Za-z']|[)*]*(?:\s*(?:,|/|or\b|and\b))+\s*[*(]*[A-Z]\b)"
+    r"(?i:answer)(?i:\s+is)?+\s*+:?+[*(\s]*+([A-Z])(?![A-Za-z'])"
+    r"([)*]*(?:\s*(?:,|/|or\b|and\b))+\s*[*(]*(?!I\b)[A-Z](?![\w'’]|\s+[a-z]))?"
 )
 
 
@@ -59,7 +61,7 @@ def marker_answer(text: str) -> str | None:
     """
     _, marker, tail = spoken(text).rpartition("####")
     numbers = _NUMBER_OR_MORE.findall(_SIGN_APART.sub("-", ascii_minus(tail)))
-    return numbers[0] if marker and len(numbers) == 1 else None
+    return numbers[0] if marker and len(numbers) == 1 and numbers[0][-1].isdigit() else None
 
 
 def boxed_answer(text: str) -> str | None:
@@ -98,8 +100,8 @@ def choice_answer(text: str) -> str | None:
     ('B', 'C')
     """
     text = spoken(text)
-    letters = _CHOICE.findall(text)
-    return last_boxes(text) or (letters[-1] if letters else None)
+    letter, another = (_CHOICE.findall(text) or [("", "")])[-1]
+    return last_boxes(text) or (None if another else letter or None)
 
 
 def last_boxes(text: str) -> str | None:

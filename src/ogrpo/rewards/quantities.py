@@ -63,6 +63,7 @@ _QUANTITY = re.compile(
     r"(?:\^\{?(?P<power>[23])\}?)?(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+))?\.?\Z",
     re.S,
 )
+_PER = re.compile(r"\s*(?:/|\bper\b)\s*[A-Za-z]+\.?\s*\Z")
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _QUALIFIED = re.compile(
@@ -114,6 +115,14 @@ def quantity(text: str) -> Quantity | None:
     return Quantity(match["number"].strip(), Unit(kind, size))
 
 
+def _quantities(answer: str, gold: str) -> tuple[Quantity | None, Quantity | None]:
+    """Return both quantities; of a unit per another beside a plain one, what is above alone."""
+    ours, theirs = quantity(answer), quantity(gold)
+    if ours and theirs and ("/" in ours.unit.kind) != ("/" in theirs.unit.kind):
+        ours, theirs = (quantity(_PER.sub("", without_wrappers(text))) for text in (answer, gold))
+    return ours, theirs
+
+
 def surely_wrong(answer: str, gold: str) -> bool:
     r"""Return whether math-verify would pass over what makes an answer another one than the gold.
 
@@ -127,7 +136,7 @@ def surely_wrong(answer: str, gold: str) -> bool:
     >>> surely_wrong(r"7 \approx 8", "7"), surely_wrong(r"3.14159 \approx 3.14", "3.14159")
     (True, False)
     """
-    ours, theirs = quantity(answer), quantity(gold)
+    ours, theirs = _quantities(answer, gold)
     if ours and theirs and ours.unit.kind != theirs.unit.kind:
         return True
     words, gold_words = without_wrappers(answer), without_wrappers(gold)
@@ -157,7 +166,7 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    ours, theirs, ratio = quantity(answer), quantity(gold), Fraction(1)
+    (ours, theirs), ratio = _quantities(answer, gold), Fraction(1)
     if ours and (theirs or _is_number(gold)):
         ratio = ours.unit.size / theirs.unit.size if theirs else ratio
         answer = ours.number

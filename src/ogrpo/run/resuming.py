@@ -168,7 +168,6 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
         for leaf in jax.tree.leaves(params):
             leaf.delete()
     arrays, _ = checkpoints.restore(step, first_arrays(shapes, parts.method.reads, shapes.params))
-    state = resume(arrays, before, parts, frozen=shapes.frozen)  # may refuse: nothing moved so far
     session.say(f"resuming after step {step}")
     # A loop at step 0 begins with that step's own record, as one without its evaluation does.
     again = step == 0 or before["unevaluated"] is not None
@@ -178,7 +177,7 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     for name, reward in counting(session).items():
         reward.counts = RewardCounts(**before["judged"].get(name, {}))
     session.prepared.judge.pool.go_on_from(before["rewards"])
-    return state
+    return resume(arrays, before, parts, frozen=shapes.frozen)
 
 
 def choose(session: Session, checkpoints: Checkpoints) -> tuple[int | None, dict[int, str | None]]:
