@@ -7,6 +7,7 @@ reads `X` as `x`. Answers that differ in these are judged before it, or compared
 import re
 from fractions import Fraction
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from ogrpo.rewards.text import SPACES, is_choice, without_wrappers
@@ -63,7 +64,6 @@ _QUANTITY = re.compile(
     r"(?:\^\{?(?P<power>[23])\}?)?(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+))?\.?\Z",
     re.S,
 )
-_PER = re.compile(r"\s*(?:/|\bper\b)\s*[A-Za-z]+\.?\s*\Z")
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _QUALIFIED = re.compile(
@@ -79,10 +79,11 @@ _APPROXIMATELY = re.compile(r"\\approx|\\simeq")
 
 
 class Quantity(NamedTuple):
-    """A number as it is written, and its unit."""
+    """A number as it is written, and its unit, which may be per another."""
 
     number: str
     unit: Unit
+    per: Unit | None = None
 
 
 def quantity(text: str) -> Quantity | None:
@@ -91,7 +92,7 @@ def quantity(text: str) -> Quantity | None:
     A unit of one letter is one only within `\text{...}`: `5m` may be five times m.
 
     >>> quantity(r"12\text{ square cm}")
-    Quantity(number='12', unit=Unit(kind='length^2', size=Fraction(1, 10000)))
+    Quantity(number='12', unit=Unit(kind='length^2', size=Fraction(1, 10000)), per=None)
     >>> quantity("5m") is quantity("5 apples") is None
     True
     """
@@ -108,19 +109,19 @@ def quantity(text: str) -> Quantity | None:
     keys = [name if len(name) == 1 else name.lower() for name in names]
     if len(words) != 1 or not UNITS.keys() >= set(keys):
         return None
-    unit, *per = (UNITS[key] for key in keys)
-    kind, size = unit.kind if power == 1 else f"{unit.kind}^{power}", unit.size**power
-    for below in per:
-        kind, size = f"{kind}/{below.kind}", size / below.size
-    return Quantity(match["number"].strip(), Unit(kind, size))
+    unit, per = UNITS[keys[0]], UNITS[keys[1]] if match["per"] else None
+    kind = unit.kind if power == 1 else f"{unit.kind}^{power}"
+    return Quantity(match["number"].strip(), Unit(kind, unit.size**power), per)
 
 
-def _quantities(answer: str, gold: str) -> tuple[Quantity | None, Quantity | None]:
-    """Return both quantities; of a unit per another beside a plain one, what is above alone."""
-    ours, theirs = quantity(answer), quantity(gold)
-    if ours and theirs and ("/" in ours.unit.kind) != ("/" in theirs.unit.kind):
-        ours, theirs = (quantity(_PER.sub("", without_wrappers(text))) for text in (answer, gold))
-    return ours, theirs
+def _ratio(ours: Quantity, theirs: Quantity) -> Fraction | None:
+    """Return our unit over theirs, None of different kinds; what both are per counts, too."""
+    pairs = [(ours.unit, theirs.unit)]
+    if ours.per is not None and theirs.per is not None:
+        pairs.append((theirs.per, ours.per))
+    alike = all(above.kind == below.kind for above, below in pairs)
+    sizes = (above.size / below.size for above, below in pairs)
+    return prod(sizes, start=Fraction(1)) if alike else None
 
 
 def surely_wrong(answer: str, gold: str) -> bool:
@@ -136,8 +137,8 @@ def surely_wrong(answer: str, gold: str) -> bool:
     >>> surely_wrong(r"7 \approx 8", "7"), surely_wrong(r"3.14159 \approx 3.14", "3.14159")
     (True, False)
     """
-    ours, theirs = _quantities(answer, gold)
-    if ours and theirs and ours.unit.kind != theirs.unit.kind:
+    ours, theirs = quantity(answer), quantity(gold)
+    if ours and theirs and _ratio(ours, theirs) is None:
         return True
     words, gold_words = without_wrappers(answer), without_wrappers(gold)
     if _QUALIFIED.search(words) and not _QUALIFIED.search(gold_words):
@@ -166,9 +167,9 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    (ours, theirs), ratio = _quantities(answer, gold), Fraction(1)
+    ours, theirs, ratio = quantity(answer), quantity(gold), Fraction(1)
     if ours and (theirs or _is_number(gold)):
-        ratio = ours.unit.size / theirs.unit.size if theirs else ratio
+        ratio = (theirs and _ratio(ours, theirs)) or ratio
         answer = ours.number
     if (based := _BASE_N.match(answer)) and "_" not in gold and ratio == 1:
         try:

@@ -22,7 +22,7 @@ from ogrpo.rollout.vllm import Expected, Options, VllmEngine
 # The sampler's layouts for one CPU take time to compile. They are used where a stacked array has at
 # least so many parameters, or a completion so many tokens. Then: how often a batch is halved as its
 # completions end, and how many slots of the cache a step reads at least.
-HALVINGS, _LARGE, _LONG, _LEAST_READ = 2, 1 << 22, 32, 64
+_LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
 
 ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
 
@@ -102,8 +102,7 @@ def embedded_engine(
 
     def sample_fn(params: Params, ids: np.ndarray, mask: np.ndarray, seed: int, **how: Any) -> Any:
         arrays = place_fn(ids), place_fn(mask)
-        read = least_read(how["max_tokens"], one_cpu=_on_one_cpu(params))
-        layout = {} if read is None else {"halvings": HALVINGS, "least_read": read}
+        layout = sampler_layout(how["max_tokens"], one_cpu=_on_one_cpu(params))
         key = jax.random.key(seed)
         return fetch_fn(sample(params, config, *arrays, key, eos_id=eos_id, **layout, **how))
 
@@ -117,9 +116,10 @@ def embedded_engine(
     )
 
 
-def least_read(max_tokens: int, *, one_cpu: bool) -> int | None:
-    """Returns the cache slots that a step of the embedded sampler reads at least; None: all."""
-    return _LEAST_READ if one_cpu and max_tokens >= _LONG else None
+def sampler_layout(max_tokens: int, *, one_cpu: bool) -> dict[str, int]:
+    """Returns `halvings` and `least_read` of the embedded sampler, empty for their defaults."""
+    long = one_cpu and max_tokens >= _LONG
+    return {"halvings": _HALVINGS, "least_read": _LEAST_READ} if long else {}
 
 
 def _prepare(params: Params, *, quantize: Literal["none", "int8"]) -> Params:

@@ -50,7 +50,7 @@ from ogrpo.protocol import Engine, IntArray, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.rollout.vllm import Unavailable
-from ogrpo.serving.bridge import HALVINGS, embedded_engine, least_read
+from ogrpo.serving.bridge import embedded_engine, sampler_layout
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.setup.logs import make_behavior
 from ogrpo.setup.prepare import Prepared
@@ -313,7 +313,7 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
     backend = jax.default_backend()
     step = attention.step_of(config.kernels.attention, prompt + completion, backend)
     one_cpu = on_one_device(config) and backend == "cpu"
-    read = None if config.rollout.url else least_read(completion, one_cpu=one_cpu)
+    sampled = {} if config.rollout.url else sampler_layout(completion, one_cpu=one_cpu)
 
     def layout(shape: Shape | None, microbatches: int) -> flops.Layout:
         if shape is None:
@@ -321,9 +321,8 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
         return flops.Layout(**shape.sizes, blocked=step is not None)
 
     def rollout(lengths: IntArray) -> int:
-        how = {"halvings": 0 if read is None else HALVINGS, "least_read": read}
-        collected = {**shapes, "n": len(lengths) // group, "lengths": lengths.tolist()}
-        return flops.sample_flops(decoder, **collected, **how).total
+        collected = {**shapes, "n": len(lengths) // group}
+        return flops.sample_flops(decoder, **collected, lengths=lengths.tolist(), **sampled).total
 
     def update(shape: Shape | None) -> int:
         remat = {"remat": config.model.remat, "adapter": adapter}

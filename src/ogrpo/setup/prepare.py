@@ -105,8 +105,8 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     fitting = Prompts(train.prompts, heldout.prompts, length)
     logged = None
     if config.logs.path is not None:  # its rows of any held-out prompt stay out, of those cut, too
-        every = replace(fitting, heldout=[encode(example) for example in loaded.task.heldout])
-        logged = RunLog(config, tokenizer, every, variables)
+        every = [*prompts[1], *map(encode, loaded.task.heldout[len(task.heldout) :])]
+        logged = RunLog(config, tokenizer, replace(fitting, heldout=every), variables)
     if (config.evaluation.task or config.task) in TASKS:
         split = config.evaluation.split
         lacking = max(0, config.evaluation.prompts - len(task.heldout))

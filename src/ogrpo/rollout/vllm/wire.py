@@ -67,7 +67,8 @@ def sampling_options(order: Order) -> Json:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        **dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0),
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
         "stop_token_ids": [order.eos_id],
         "ignore_eos": True,  # else a model's further end tokens stop completions, too
