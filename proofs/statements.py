@@ -73,8 +73,9 @@ def digest(claim: Claim, definitions: dict[str, str]) -> str:
 
 FIDELITY = {
     "S": r"\babscont\b",
-    "I": r"\b(iid|prodd|chance|certified|mse)\b",
-    "L": r"\b(ratio|m2|chi2|kl|certified|token_\w+|surrogate|clipped|gaps|balanced|halved)\b",
+    "I": r"\b(iid|prodd|chance|certified|mse|c_group)\b",
+    "L": r"\b(ratio|m2|chi2|kl|certified|token_\w+|surrogate|clipped|gaps|balanced|halved"
+    r"|rejected)\b",
 }
 """What a statement assumes that a run may violate: support, independence, exact log-probs."""
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from ogrpo.core import (
@@ -79,6 +80,12 @@ def bet(**changes):
 def test_what_cannot_be_is_refused_by_its_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_float32_reward_may_lie_on_an_end_that_it_rounds_away_from():
+    reward, band = jnp.array([0.3]), {"eps_low": 0.2, "eps_high": 0.2, "reward_low": 0.0}
+    gap = certificates.improvement_gap(jnp.ones(1), jnp.ones(1), reward, **band, reward_high=0.3)
+    np.testing.assert_allclose(gap, 0, atol=1e-7)
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), jnp.array([0.1, -0.1])])

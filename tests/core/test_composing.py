@@ -75,11 +75,12 @@ def test_masks_of_ratios_by_hand(mask_fn, bounds, kept):
 
 
 def test_the_second_moment_mask_drops_the_largest_first():
-    log_ratio, mask = jnp.array([0.1, -1.0, 0.3, 2.0]), jnp.array([True, True, True, False])
+    log_ratio, mask = jnp.array([0.1, -1.0, 0.3, jnp.nan]), jnp.array([True, True, True, False])
     gate = partial(gates.second_moment_mask, log_ratio, mask)
     np.testing.assert_array_equal(gate(threshold=0.1), [1, 0, 1, 0])
     np.testing.assert_array_equal(gate(threshold=0.5), [1, 1, 1, 0])
     np.testing.assert_array_equal(gate(threshold=0.001), [0, 0, 0, 0])
+    np.testing.assert_array_equal(gate(threshold=np.inf), [1, 1, 1, 0])
     ties = gates.second_moment_mask(jnp.ones(4), jnp.ones(4, bool), threshold=1.0)
     np.testing.assert_array_equal(ties, 1)
 

@@ -157,6 +157,7 @@ def test_on_policy_every_ratio_objective_has_the_reinforce_gradient():
     a = arrays()
     a.old = a.prox = a.lp
     _, expected = run("reinforce", a)
-    for name in ("grpo", "off_policy_grpo", "decoupled", "cispo", "sapo", "m2po", "dppo_tv"):
+    ratios = "grpo off_policy_grpo decoupled cispo sapo m2po dppo_tv kl_cov"
+    for name in ratios.split():
         _, gradient = run(name, a)
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, err_msg=name)

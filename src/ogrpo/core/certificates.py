@@ -81,7 +81,8 @@ def improvement_gap(
     if not any(isinstance(x, Tracer) for x in (rewards, reward_low, reward_high)):
         with jax.ensure_compile_time_eval():  # rewards may be known inside a jit, too
             least, most = float(jnp.min(rewards)), float(jnp.max(rewards))
-        if not (least >= reward_low and most <= reward_high):
+        as_known = rewards.dtype.type  # .3 in float32 lies above .3
+        if not (least >= as_known(reward_low) and most <= as_known(reward_high)):
             raise ValueError(
                 f"rewards span [{least}, {most}], which must lie in [{reward_low}, {reward_high}];"
                 " widen the range"

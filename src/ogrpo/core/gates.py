@@ -172,7 +172,7 @@ def second_moment_mask(log_ratio: jax.Array, mask: jax.Array, *, threshold: Scal
     order = jnp.argsort(squares)
     running = jnp.cumsum(squares[order]) / jnp.arange(1, squares.size + 1, dtype=squares.dtype)
     kept = jnp.zeros_like(squares, bool).at[order].set(running <= threshold)
-    return gate(~kept.reshape(log_ratio.shape), log_ratio)
+    return gate(~(mask & kept.reshape(log_ratio.shape)), jnp.where(mask, log_ratio, 0))
 
 
 def off_policy_sequence_mask(

@@ -476,4 +476,5 @@ def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
     """Returns the first index whose cumulative weight exceeds u times the total."""
     cumulative = jnp.cumsum(weights, axis=-1)
     threshold = uniforms[..., None] * cumulative[..., -1:]
-    return jnp.sum(cumulative <= threshold, axis=-1, dtype=jnp.int32)
+    beyond = (cumulative > threshold) & (weights > 0)  # partial sums differ in their last bits
+    return jnp.argmax(beyond, axis=-1).astype(jnp.int32)

@@ -135,7 +135,7 @@ def distill(
     """-M rho sg(log ref - log pi) + coef D^2: the reverse KL to a teacher, the reference.
 
     M is shut where mu - pi of the token is beyond low. The advantages are not read. Its mean over
-    samples of pi has the gradient of KL(pi||ref) by token.
+    samples of pi has the gradient of KL(pi||ref) by token. Infinite for infinite D.
 
     Source: on-policy distillation (Lu et al. 2025, Thinking Machines); the mask and the pull are
     prime-rl's (August 2026).
@@ -166,6 +166,7 @@ def kl_cov(
 
     Source: KL-Cov (Cui et al. 2025, arXiv:2505.22617), which slows the fall of the entropy where it
     falls fastest; at least one token. Looks at the whole array: microbatches do not add up.
+    Infinite for infinite D.
 
     Args:
       log_probs: [..., T] log pi.
@@ -179,9 +180,9 @@ def kl_cov(
     check_nonnegative(coef=coef)
     log_probs, batch = masked_batch(log_probs, batch)
     covariance = jnp.where(batch.mask, _covariance(log_probs, batch), -jnp.inf)
-    distance = jnp.abs(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
+    delta = log_ratio(log_probs, batch.behavior_log_probs, batch.mask)
     pulled = batch.mask & _first(-covariance, batch.mask, share)
-    pull = jnp.where(pulled, coef * distance, 0)
+    pull = jnp.where(pulled, coef * delta * jnp.sign(delta), 0)  # abs has the slope 1 at 0 in JAX
     return token_loss(log_probs, batch, surrogate_fn=surrogates.ratio_surrogate) + pull
 
 
