@@ -81,7 +81,12 @@ ANSWERS = [
         ["8 = 500 cm", "5 km", r"50\text{ cm}", r"5\text{ kg}"],
     ),
     (r"18\text{ cm}^2", ["18 cm²", r"0.0018\text{ m}^2"], ["19 cm²"]),
-    ("18", ["18 cm²", "x = 18 kg"], ["8 = 18 kg"]),
+    ("18", ["18 cm²", "x = 18 kg", "18 people", r"\text{18 eggs}"], ["8 = 18 kg", "18 and nine"]),
+    (r"12\text{ cm}", ["0.12 m", "120 mm"], ["12 m", "12 g"]),
+    (r"2\text{ L}", ["2 L", "2L"], ["2 m"]),
+    ("5m", ["5m"], ["5x"]),
+    (r"5\text{ million}", ["5,000,000", r"5000\text{ thousand}"], [r"5\text{ billion}", "5"]),
+    ("60", ["5 dozen", r"5\text{ dozen eggs}"], [r"60\text{ hundred}", r"60\text{ and a half}"]),
     (r"5\text{ m}^3", ["5", r"5000000\text{ cubic cm}"], [r"5\text{ m}^2", r"5\text{ m}"]),
     (r"12\text{ m}", [r"1,200\text{ cm}", r"1{,}200\text{ cm}"], [r"1,300\text{ cm}"]),
     (r"36\pi\text{ cm}^2", [r"36\pi", r"36\pi\text{ square cm}"], [r"36\pi\text{ cm}^3"]),
@@ -132,6 +137,7 @@ WRONGLY_REFUSED = [
     ("1234", "1 234"),
     ("2516_8", "2516"),
     ("3", "three"),
+    ("2.83", r"\frac{17}{6} \approx 2.83"),
 ]
 WRONGLY_ACCEPTED = [
     (r"50\%", "50"),

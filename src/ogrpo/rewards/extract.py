@@ -15,7 +15,8 @@ _FARTHEST = 70
 
 _NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
 _NUMBER_OR_MORE = re.compile(
-    _NUMBER.pattern + r"|[√π]|\^(?!\{?(?:\\circ|st|nd|rd|th))|\\(?:sqrt|pi)"
+    _NUMBER.pattern + r"|[√π½⅓⅔¼¾]|(?<=[0-9])[²³⁰¹⁴-⁹]|\^(?!\{?(?:\\circ|st|nd|rd|th))|\\pi"
+    r"|\\?sqrt|\\d?frac"
 )
 _BOX = re.compile(r"\\(?:fbox|boxed)\s*\{")
 # A minus that stands apart from its number: before a currency, behind an equals sign, or before all

@@ -148,13 +148,13 @@ def math_questions(answer: str, gold: str) -> list[Pair]:
     """
     if not answer.startswith(BOXED):
         return [(upright_constants(ascii_minus(answer)), math_gold(gold))]
-    inside = plain_writing(upright_constants(unboxed(answer)))
+    inside = plain_writing(unwrapped(undelimited(upright_constants(unboxed(answer)))))
     return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(inside, gold)]
 
 
 def math_gold(gold: str) -> str:
     """Return a gold answer as it is handed to math-verify."""
-    return unwrapped(plain_writing(undelimited(upright_constants(gold))))
+    return plain_writing(unwrapped(undelimited(upright_constants(gold))))
 
 
 class VerdictMemory:

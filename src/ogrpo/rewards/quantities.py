@@ -67,7 +67,8 @@ _QUANTITY = re.compile(
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _QUALIFIED = re.compile(
-    r"\b(?:or (?:fewer|less|more|greater)|at (?:least|most)|(?:fewer|less|more|greater) than)\b"
+    r"\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)|squared|cubed"
+    r"|(?:fewer|less|more|greater) than|and (?:a|one) \w+|halves|thirds|plus|minus)\b"
 )
 MOST_SIDES = 8
 """Sides of an equation that are compared, each within the time bound of a comparison."""
@@ -86,10 +87,10 @@ class Quantity(NamedTuple):
     per: Unit | None = None
 
 
-def quantity(text: str) -> Quantity | None:
+def quantity(text: str, *, bare: bool = False) -> Quantity | None:
     r"""Return a number with a unit that is known, or one such unit per another, or None.
 
-    A unit of one letter is one only within `\text{...}`: `5m` may be five times m.
+    A unit of one letter is one only within `\text{...}`, unless `bare`: `5m` may be five times m.
 
     >>> quantity(r"12\text{ square cm}")
     Quantity(number='12', unit=Unit(kind='length^2', size=Fraction(1, 10000)), per=None)
@@ -100,7 +101,7 @@ def quantity(text: str) -> Quantity | None:
     if dollars := _DOLLARS.match(plain):
         return Quantity(dollars["sign"] + dollars["number"], UNITS["dollar"])
     match = _QUANTITY.match(plain)
-    if match is None or (len(match["words"]) == 1 and plain == text.strip()):
+    if match is None or (len(match["words"]) == 1 and plain == text.strip() and not bare):
         return None
     words = match["words"].split()
     power = int(match["power"] or POWERS.get(words[0].lower(), 1))
@@ -137,7 +138,8 @@ def surely_wrong(answer: str, gold: str) -> bool:
     >>> surely_wrong(r"7 \approx 8", "7"), surely_wrong(r"3.14159 \approx 3.14", "3.14159")
     (True, False)
     """
-    ours, theirs = quantity(answer), quantity(gold)
+    theirs = quantity(gold)
+    ours = quantity(answer, bare=theirs is not None)
     if ours and theirs and _ratio(ours, theirs) is None:
         return True
     words, gold_words = without_wrappers(answer), without_wrappers(gold)
@@ -167,7 +169,8 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    ours, theirs, ratio = quantity(answer), quantity(gold), Fraction(1)
+    theirs, ratio = quantity(gold), Fraction(1)
+    ours = quantity(answer, bare=theirs is not None)
     if ours and (theirs or _is_number(gold)):
         ratio = (theirs and _ratio(ours, theirs)) or ratio
         answer = ours.number
