@@ -15,7 +15,6 @@ READERS = {
     "ogrpo/system/lock.py": (NAMES, "shows since when a run's folder is held"),
     "ogrpo_plan/main.py": (NAMES, "names a new folder"),
     "ogrpo/run/main.py": (NAMES, "names a new folder"),
-    "ogrpo/data/chat_sandbox.py": (NAMES, "is a chat template's own strftime_now"),
     "ogrpo/setup/cache.py": (
         {"time.time", "st_mtime"},
         "skips compiled programs that it has looked at; one that it misses is compiled anew",

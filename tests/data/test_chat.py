@@ -16,7 +16,7 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
         ("{{ messages[1] | tojson }}", '{"role": "user", "content": "1 < 2 ?"}'),
         ("{% for m in messages %}{% break %}{% endfor %}.", "."),
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "Be brief.!"),
-        ("{{ strftime_now('%%') }}", "%"),
+        ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
         ("{{ tools is none }}{{ documents is none }}", "TrueTrue"),
         ("{{ messages[1].content.split('?')[-1] ~ '!' }}", "!"),
         ("{{ '%s: %d' % ('a', 12) }}{{ '{:>5}'.format(1) }}", "a: 12    1"),

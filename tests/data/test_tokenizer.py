@@ -106,6 +106,11 @@ def test_an_end_of_sequence_that_is_no_token_is_an_error(tmp_path, eos):
         (VOCAB, lambda text: text.replace('"BPE"', '"Bpe"'), "no tokenizer that can"),
         (VOCAB, lambda text: '{"model": ' + "[" * 9999, "nested deeper than 100"),
         (CONFIG, lambda _: "[]", "must hold a JSON object, got list"),
+        (
+            CONFIG,
+            lambda _: '{"added_tokens_decoder": {"9": {"content": "<+>"}}}',
+            "adds '<.>', which",
+        ),
         (CONFIG, lambda _: '{"eos_token": 7}', "'eos_token' is 7: give a text"),
         (CONFIG, lambda _: '{"chat_template": [7]}', r"'chat_template' is \[7\]"),
         (CONFIG, lambda _: '{"chat_template": "{% if"}', "is no chat template: unexpected"),

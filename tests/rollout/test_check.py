@@ -50,6 +50,15 @@ def test_what_is_whole_passes(name):
     assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], TERMS) == {}
 
 
+def test_tokens_behind_the_end_are_refused_but_in_several_turns():
+    assert (
+        flaws([group(completion(1, EOS, 2, 3, 4), *group().completions[1:])], TERMS)[0][0]
+        == "finish"
+    )
+    turns = completion(1, EOS, 2, 3, 4, loss_mask=np.array([1, 1, 0, 1, 1], bool))
+    assert flaws([group(turns, *group().completions[1:])], TERMS) == {}
+
+
 def alike(log_prob, count, size=8):
     """`count` equal completions of 5 tokens among others that differ."""
     sampling = Sampling(1.0, MOST, size)

@@ -51,6 +51,8 @@ def test_options_reach_vllm():
     for version, native in (("0.23.0", False), ("0.32.0", True), (None, True)):
         assert ("--enable-scale-out" in built("M", version=version).arguments) == native
     assert built("M", "--", "--block-size", "32").arguments[-2:] == ["--block-size", "32"]
+    with pytest.raises(ValueError, match="--port stands behind --: give it before"):
+        built("M", "--", "--port=8001")
     # Reproducible sampling needs prefill in one piece.
     arguments = built("M", "--reproducible", "--max-model-len", "9000").arguments
     assert "--no-enable-chunked-prefill" in arguments

@@ -19,6 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_CHARACTERS = 1 << 24
 """Characters of a rendered text."""
+TODAY = datetime(2024, 7, 26)
+"""The day that templates are told, so that a run resumed tomorrow has the same prompts."""
 
 
 class _Generation(Extension):
@@ -49,7 +51,7 @@ _SANDBOX = ImmutableSandboxedEnvironment(
 )
 _SANDBOX.filters["tojson"] = _to_json
 _SANDBOX.globals["raise_exception"] = _raise_exception
-_SANDBOX.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+_SANDBOX.globals["strftime_now"] = lambda pattern: TODAY.strftime(pattern)
 
 _compiled: Callable[[str], Template] = lru_cache(maxsize=16)(_SANDBOX.from_string)
 

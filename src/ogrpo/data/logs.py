@@ -193,7 +193,7 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
             what = f"token_ids and completion are None and {text!r:.60}; give a list or a text"
             raise RefusedRow("completion", what)
         if terms.encode is None:
-            tokens = np.zeros(len(text if log_probs is None else log_probs), np.int32)
+            tokens = np.zeros(len(text) + 1 if log_probs is None else len(log_probs), np.int32)
         else:
             tokens = _encoded("completion", columns, terms.encode)
         eos_id = None if finish == "length" else terms.eos_id
@@ -211,7 +211,8 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
         what = f"{temperature:g} for {terms.temperature:g}; give --rollout.temperature"
         raise RefusedRow("temperature", what)
     reward = _number("reward", columns.get("reward"), unjudged=True)
-    version = columns.get("policy_version", columns.get("version"))
+    version = columns.get("policy_version")
+    version = columns.get("version") if version is None else version
     version = ANOTHER if version is None else version
     if type(version) is not int or not ANOTHER <= version <= LARGEST:
         raise RefusedRow("version", f"{version!r:.60}; give a whole number from 0")
@@ -223,7 +224,7 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
         finish_reason=finish,
         loss_mask=_loss_mask(columns.get("without_loss"), len(tokens)),
     )
-    policy = str(columns.get("policy", columns.get("policy_name")) or "")
+    policy = str(columns.get("policy") or columns.get("policy_name") or "")
     return LoggedRow(prompt, completion, reward, policy)
 
 

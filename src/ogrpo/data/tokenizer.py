@@ -213,6 +213,14 @@ class TextTokenizer:
         backend.no_truncation()  # stored with the file, both would be applied in silence
         backend.no_padding()
         config = read_config(folder / "tokenizer_config.json")
+        added = config.get("added_tokens_decoder")
+        for token in added.values() if isinstance(added, Mapping) else ():
+            text = token.get("content") if isinstance(token, Mapping) else None
+            if isinstance(text, str) and backend.token_to_id(text) is None:
+                raise ValueError(
+                    f"{folder / 'tokenizer_config.json'} adds {text!r}, which {file} lacks: load"
+                    " and save the tokenizer with transformers"
+                )
         template = read_chat_template(folder, config)
         try:
             return cls(backend, config, chat_template=template)

@@ -252,7 +252,7 @@ class RunDir:
                 drop_drafts(self.path, self.initial, self.model, self.adapter)
                 yield None
         except lock.Taken as error:
-            raise RunDirError(f"run directory {error}") from error
+            raise RunDirError(str(error)) from error
         except lock.NoLocks as error:
             yield (
                 f"{self.path} lies on a file system without locks ({error.strerror}):"

@@ -115,6 +115,8 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
     last = int(completion.token_ids[-1])
     if reason == "stop" and terms.eos_id not in (None, last):
         return Flaw("finish", f"a completion ends at token {last}, the end token is {terms.eos_id}")
+    if completion.loss_mask is None and terms.eos_id in completion.token_ids[:-1]:
+        return Flaw("finish", f"tokens follow the end token {terms.eos_id}")
     spans = completion.version_spans
     ends, starts = [0, *(span.end for span in spans)], [*(span.start for span in spans), length]
     if spans and (starts != ends or any(span.start > span.end for span in spans)):

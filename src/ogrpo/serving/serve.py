@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def serve_embedded(options: argparse.Namespace) -> int:
         needs("ogrpo-serve --engine embedded", "train")
     except MissingExtra as error:
         sys.exit(str(error))
+    if options.device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
     # Imported here: where vLLM is served there is no JAX.
     from ogrpo.data.tokenizer import TextTokenizer
     from ogrpo.rollout.endpoint import Endpoint, Service

@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -35,7 +35,7 @@ from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.report.run_dir import MetricsWriter, Rewound, RunDir
-from ogrpo.rollout.collection import Collector, Request, Rewarded, Taken
+from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
 
@@ -224,7 +224,8 @@ class InStep(Collector):
         """Returns the first process's batch; the others draw theirs too."""
         take = super().take
         if not is_first():
-            take(step)
+            with suppress(CollectionError):  # the first process raises it in all
+                take(step)
         return from_first(lambda: take(step))
 
 

@@ -48,7 +48,7 @@ def connect(
     rollout = config.rollout
     if rollout.transport == "url":
         offered = rollout.advertise or rollout.listen
-        check_loopback(offered, rollout.roots, "rollout.listen")
+        check_loopback(offered, rollout.roots, "listen (or advertise)")
         line = f"servers pull weights from this machine as {offered}"
         console.print(shown(line), markup=False, soft_wrap=True)
     deadline = time.monotonic() + config.rollout.wait

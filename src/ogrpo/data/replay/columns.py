@@ -191,10 +191,10 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
         ValueError: an id outside the vocabulary, a log-prob that is not finite, an infinite reward,
             a version below -1, a negative problem.
     """
-    for name in ("prompt_ids", "token_ids"):
+    for name, beyond in (("prompt_ids", 0), ("token_ids", 0), ("top_ids", 1)):  # the last from 1
         ids = getattr(columns, name)
         least, most = ids.min(initial=0), ids.max(initial=0)
-        if least < 0 or most >= layout.vocab_size:
+        if least < 0 or most >= layout.vocab_size + beyond:
             raise ValueError(
                 f"{name} go from {least} to {most}; the layout has vocab_size {layout.vocab_size}: "
                 f"give ids from 0 to {layout.vocab_size - 1}, or the model's padded vocabulary "

@@ -151,9 +151,10 @@ def take_folder(folder: Path) -> None:
     Raises:
         Taken: another process has it.
     """
-    home = folder.parent if (folder.parent / lock.NAME).exists() else folder
-    if not lock.belongs_here(home):
-        lock.take(home, "a replay buffer", log.warning)
+    above = [folder.parent] if (folder.parent / lock.NAME).exists() else []
+    if not any(map(lock.belongs_here, (folder.parent, folder))):
+        for home in (*above, folder):
+            lock.take(home, "a replay buffer", log.warning)
 
 
 def listed(folder: Path | None) -> list[Segment]:

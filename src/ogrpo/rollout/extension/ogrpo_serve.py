@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 ABOUT = "Starts a vLLM or vLLM-Ascend server as ogrpo needs it; options after -- go to vLLM."
 HERE = Path(__file__).resolve().parent
@@ -107,6 +108,8 @@ def parser() -> argparse.ArgumentParser:
 
 def build(options: argparse.Namespace, version: str | None, more: Sequence[str]) -> Command:
     """Returns the command for a version of vLLM (None: the newest)."""
+    if wrong := {word.partition("=")[0] for word in more} & {"--host", "--port"}:
+        raise ValueError(f"{wrong.pop()} stands behind --: give it before, where it is watched")
     mode = "raw_logprobs" if options.raw_log_probs else "processed_logprobs"
     longest = max_length(options)
     arguments: dict[str, Any] = {
@@ -119,7 +122,7 @@ def build(options: argparse.Namespace, version: str | None, more: Sequence[str])
         "--max-num-seqs": options.max_num_seqs,
         # The model's own generation_config.json would bring top-p and top-k in.
         "--generation-config": "vllm",
-        "--seed": 0,
+        "--seed": crc32(f"{socket.gethostname()}:{options.port}".encode()),  # not another's noise
         "--logprobs-mode": mode,
         "--worker-extension-cls": "ogrpo_weight_sync.WeightSync",
         "--weight-transfer-config": '{"backend": "ogrpo"}',

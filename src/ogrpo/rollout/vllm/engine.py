@@ -217,7 +217,8 @@ class VllmEngine:
         release = self._store.write(served, version)
         sequences = probe_sequences(self._expected.vocab_size)
         log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
-        tolerance = self._options.tolerance or TOLERANCES[dtype]
+        kinds = {dtype, *(x.dtype.name for x in tensors.values())}
+        tolerance = self._options.tolerance or max(TOLERANCES[kind] for kind in kinds)
         target = Target(release, sequences, log_probs, tolerance)
         try:
             have = self._run(self._fleet.publish(target))
