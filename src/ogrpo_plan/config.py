@@ -263,6 +263,10 @@ class Plan:
             tokens is None or not self.measure,
             "measure updates padded batches: leave train.microbatch-tokens out",
         )
+        require(
+            self.batch.group_size > 1 or not self.measure,
+            "measure compares the completions of a group: give batch.group-size 2 or more",
+        )
 
 
 class _Named(NamedTuple):

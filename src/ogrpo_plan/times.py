@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
-from ogrpo.kernels import attention
+from ogrpo.kernels import attention, log_probs
 from ogrpo.learner.state import adam, hypers, init_state
 from ogrpo.learner.update import Recipe, compute_in, make_update
 from ogrpo.policy import flops, init_params
@@ -100,7 +100,9 @@ def measured(plan: Plan) -> Plan:
     """
     decoder, sizes, key = plan.model.decoder(), plan.batch, jax.random.key(plan.seed)
     mix = attention.kernel(plan.train.attention)
-    policy_fn = make_policy_fn(decoder, keep_fn=REMAT[plan.train.remat], attention_fn=mix)
+    head = log_probs.kernel(log_probs.choose("auto", decoder.vocab_size))
+    keep_fn = REMAT[plan.train.remat]
+    policy_fn = make_policy_fn(decoder, keep_fn=keep_fn, attention_fn=mix, log_probs_fn=head)
     if plan.model.compute != plan.model.params:
         policy_fn = compute_in(policy_fn, DTYPES[plan.model.compute])
     recipe = Recipe(

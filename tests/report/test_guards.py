@@ -54,6 +54,7 @@ TABLE = [
     # The reward that decides judges held-out answers alone, or there is none.
     ("equal rewards", [START, *trained(NO_SUCCESS, reward=0.0, zero_variance=1.0)], ["no success"]),
     ("no reward decides", trained(NO_SUCCESS, reward=0.5, zero_variance=1.0), ["no success"]),
+    ("an infinite tail", trained(WINDOW, **{**QUIET, "nonfinite": ["ratio/tail"]}), ["signal"]),
     ("a high tail", trained(WINDOW + 5, **{**QUIET, "ratio/tail": 4.0}), ["signal"]),
     ("a spike", [*trained(1, **{"kl/pi_mu": 5.0}), *trained(20, **QUIET)], []),
     ("a cut sampler, once", trained(3, **{**QUIET, "ratio/bias": -0.1}), ["signal"]),

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ogrpo.cli.options import EvalConfig
+from ogrpo.config.values import to_json
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.evaluation import AnswerFile, AnswerRecord, sample_and_judge
 from ogrpo.evaluation.metrics import AnswerOf, Summary, answer_readers, summary
@@ -82,7 +83,8 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
         )
         total = len(task.heldout) * sampling.group_size
         answers = collect_answers(chunks, config, total=total, console=console)
-    settings = {"task": task.name, "model": str(config.model.path), **vars(sampling)}
+    names = {"task": task.name, "model": str(config.model.path)}
+    settings = {**to_json(config), **names, **vars(sampling)}
     title = f"{task.name}, {len(task.heldout)} problems, {config.model.path}"
     how = {"title": title, "settings": settings, "console": console}
     show(answers, config, **how, answers_of=answer_readers(task.rewards))
@@ -230,7 +232,7 @@ def show(
     metrics = summary(answers, ks=config.ks or None, by=config.by, answers_of=answers_of)
     console.print(table(metrics, title))
     lines = []
-    if "pass@1" not in metrics and not config.ks:
+    if "pass@1" not in metrics and not config.ks and config.by is None:
         names = ", ".join(answers[0].values)
         lines += [
             f"no Pass@k: none of {names}, or more than one, is 0 or 1; name what decides by --by"

@@ -58,6 +58,16 @@ ACTS: Table = (
         lambda c: not c.from_logs_alone,
         "the rewards of --logs.path are as they were logged",
     ),
+    (
+        "replay.sampler",
+        lambda c: (
+            c.replay.groups is not None
+            or c.logs.path is not None
+            or c.schedule.draw_size < c.schedule.prompts
+            or c.schedule.warmup > 1
+        ),
+        "the buffer holds one batch, and each draw takes all of it: give --replay.groups",
+    ),
     ("replay.half-life", lambda c: c.replay.sampler == "fresh", "give --replay.sampler fresh"),
     (
         "reuse.limits.kl reuse.limits.ess reuse.limits.tail reuse.limits.staleness"

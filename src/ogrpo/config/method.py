@@ -169,7 +169,7 @@ def reads_behavior(config: TrainConfig) -> bool:
         return jax.grad(lambda x: method(x, batch, *read, values=along).total)(log_probs)
 
     at_one = gradient(log_probs)
-    others = (log_probs + scale * (noise[2] + 4) for scale in (0.1, 1.0))
+    others = (log_probs + scale * (noise[2] + 4) for scale in (0.1, 1.0, 10.0))
     return not all(jnp.array_equal(at_one, gradient(other)) for other in others)
 
 
@@ -283,6 +283,11 @@ FITS: Table = (
         lambda m: m.config.override.mask_zero_variance or silent(m.config),
         "which leaves out groups that carry no loss, but under {title} groups of equal rewards"
         " carry one: give --override.mask-zero-variance",
+    ),
+    (
+        "optimizer.skip-zero-variance",
+        lambda m: m.config.optimizer.microbatches > 1 or m.config.optimizer.batching == "packed",
+        "a part of the batch at a time: give --optimizer.microbatches, or .batching packed",
     ),
     (
         "optimizer.microbatches optimizer.batching",

@@ -250,7 +250,7 @@ class Optimizer:
     learning_rate: OptionalPositive = None
     """Peak rate of AdamW. Default: 1e-6 for a given model, 1e-3 for one that is made here."""
     warmup: Index = 10
-    """Updates until the full learning rate is reached."""
+    """Updates, of all that the run may make, until the full learning rate is reached."""
     decay: Share = 0.9
     """Share of the learning rate that is gone by the last update."""
     b1: Decay = 0.9
@@ -268,7 +268,8 @@ class Optimizer:
     """A gradient of a larger global norm is scaled to it."""
     microbatches: Count = 1
     """Parts that a batch's prompts are cut into, to save memory; the gradient stays the same. A
-    packed batch is cut into as few as need no more tokens at a time."""
+    packed batch is cut into as few as need no more tokens at a time; log-probs that an update reads
+    beside its own are computed of a padded batch whole."""
     batching: Literal["padded", "packed"] = "padded"
     """Compute every place of a padded batch, or its tokens alone; the gradient stays the same. A
     packed batch has one of several shapes, each compiled once (docs/ragged.md). On a

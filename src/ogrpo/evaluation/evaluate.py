@@ -7,6 +7,7 @@ which are sent `batch` problems' samples at once, and with `concurrent` > 1 the 
 longest answer of these has come.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,9 @@ from typing import Any, Protocol
 from ogrpo.evaluation.answers import AnswerRecord, Prompt, by_problem, jsonable
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.rewards.scores import ScoreRequest, Scores
+from ogrpo.system.terminal import shown
+
+log = logging.getLogger(__name__)
 
 JudgeFn = Callable[[ScoreRequest], Scores]
 """`RewardPool.score`, or anything like it that many threads may call at once."""
@@ -157,6 +161,8 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
         ValueError: the verdicts are not one for each answer.
     """
 
+    failures: dict[tuple[str, str], str] = {}
+
     def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
         first = group[0]
         request = ScoreRequest.of_group(
@@ -167,6 +173,7 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
             columns=first.columns,
         )
         scores = score(request)
+        failures.update({(each.reward, each.kind): each.message for each in scores.failures})
         sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
         if sizes != [len(group)] * len(sizes):
             raise ValueError(
@@ -183,4 +190,7 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
         ]
 
     with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
-        return [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
+        done = [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
+    for message in failures.values():
+        log.warning("%s (this and others like it are counted)", shown(message))
+    return done

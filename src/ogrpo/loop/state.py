@@ -60,7 +60,7 @@ class LoopState:
     train: TrainState
     server: Params
     reference: Params | None
-    """As `Learner.reference` keeps it; None where the method does not read its log-probs."""
+    """Trained parameters, as `server`; None where the method does not read its log-probs."""
     buffer: ReplayBuffer
     step: int = 0
     server_version: int = 0

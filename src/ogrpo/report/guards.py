@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
+from ogrpo.report.run_dir import plain
 from ogrpo.report.scores import Record, interval, is_evaluated, scores
 
 NEARLY_ALL = 0.95
@@ -53,7 +54,7 @@ class Guards:
 
     def see(self, record: Record) -> list[GuardMessage]:
         """Takes the next record; returns what is to be said of it now."""
-        texts: list[tuple[Any, str]] = []
+        record, texts = plain(record), list[tuple[Any, str]]()
         if is_evaluated(record):
             self._success = record.get("heldout/by")
             if not self._evaluated:
@@ -122,9 +123,10 @@ class Guards:
 
     def _signals(self, record: Record) -> Iterable[str]:
         for key, limit, name, form in SIGNALS:
-            if record.get(key) is None:
+            value = math.inf if key in record.get("nonfinite", ()) else record.get(key)
+            if value is None:
                 continue
-            self._recent[key].append(record[key])
+            self._recent[key].append(value)
             mean = math.fsum(self._recent[key]) / len(self._recent[key])
             if len(self._recent[key]) == WINDOW and mean > limit and key not in self._beyond:
                 self._beyond.add(key)

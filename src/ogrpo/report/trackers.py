@@ -6,12 +6,12 @@ record of a run stays metrics.jsonl: a tracker that fails while the run goes on 
 costs nothing else.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from ogrpo.report.run_page import flat
 
@@ -28,30 +28,35 @@ def tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
     """Returns a writer of event files in `<run>/tensorboard`; `@` in a name becomes `_at_`."""
     from tensorboardX import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
-    writer.add_text("config", "\n\n".join(f"{name} = {value}" for name, value in config.items()))
+    text = "\n\n".join(f"{name} = {value}" for name, value in config.items())
+    writers: list[SummaryWriter] = []
 
     def log(figures: Mapping[str, float], step: int) -> None:
+        if not writers:  # from this step on, what a resumed run has written before is passed over
+            writers.append(SummaryWriter(str(folder / "tensorboard"), purge_step=step))
+            writers[0].add_text("config", text)
         for name, value in figures.items():
-            writer.add_scalar(name.replace("@", "_at_"), value, step)
-        writer.flush()
+            writers[0].add_scalar(name.replace("@", "_at_"), value, step)
+        writers[0].flush()
 
-    return Tracker(log, writer.close)
+    return Tracker(log, lambda: [writer.close() for writer in writers])
 
 
 def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
     """Returns a run of Weights & Biases, which a resumed run goes on with."""
     import wandb
 
-    # The same id finds a resumed run again, whatever characters its folder's path has.
-    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
+    file = folder / "wandb" / "id"  # by which a resumed run is found again, wherever it lies now
+    file.parent.mkdir(exist_ok=True)
+    if not file.exists():
+        file.write_text(uuid4().hex[:16])
     settings = wandb.Settings(silent=True)
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "ogrpo"),
         name=folder.name,
         resume="allow",
         config=dict(config),
-        id=digest[:16],
+        id=file.read_text(),
         dir=str(folder),
         settings=settings,
     )

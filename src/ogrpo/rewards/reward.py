@@ -32,8 +32,8 @@ RewardFn = Callable[..., Any]
 ARGUMENTS = ("prompts", "completions", "completion_ids", "finish_reasons")
 """What every reward may name beside the columns of its task."""
 COUNTS = {"calls", "completions", "seconds", "repeated", "failed", "processes"}
-COUNTS |= {"busy_seconds", "completions_per_second"}
-"""What the pool's metrics are called, `reward/<count>`; a reward's mean is `reward/<name>`."""
+COUNTS |= {"busy_seconds", "completions_per_second", "low", "high"}
+"""What counts and the ends of means are called, `reward/<count>`; a mean is `reward/<name>`."""
 
 _OF_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
 _FILE_PREFIX = "file_of_rewards_"

@@ -4,7 +4,8 @@ The checkpoint is read, checked and restored first; only then anything in the fo
 rewound, so that a refusal leaves the run as it was.
 
 Whether a run may go on from a checkpoint with something else is one of three: what only shows,
-writes, places or rounds is applied and shown (`APPLIED`, versions, devices); what makes the rest of
+writes, places or rounds, and how many steps the learning rate and the stages are fitted to, is
+applied and shown (`APPLIED`, versions, devices); what makes the rest of
 the run another experiment is refused unless the user says so (`--resume-anyway`); and what the
 checkpoint's arrays or scores cannot go with is refused always (`NEVER`).
 """

@@ -12,7 +12,7 @@ import optax
 from ogrpo.config.method import BASELINE, algorithm, check, knobs, region_fn, silent
 from ogrpo.config.train import TrainConfig
 from ogrpo.core.algorithms import STEPS, VALUES
-from ogrpo.data.packing import TOKEN_RUNGS, Shape
+from ogrpo.data.packing import OTHER_RUNGS, TOKEN_RUNGS, Shape
 from ogrpo.data.replay import (
     BufferLimits,
     Layout,
@@ -356,5 +356,5 @@ def batching_line(config: TrainConfig) -> str:
     if options.microbatch_tokens is not None:
         each = f"{options.microbatch_tokens:,} tokens{' a device' if shared > 1 else ''}"
         return f"batches: packed, in parts of at most {each}; each shape compiled once"
-    ladder = f"at most {4 * TOKEN_RUNGS} row lengths, each shape compiled once"
+    ladder = f"at most {4 * TOKEN_RUNGS} x {4 * OTHER_RUNGS} row lengths, each shape compiled once"
     return f"batches: packed, at most {cut}; {ladder}"

@@ -140,7 +140,7 @@ class Task:
             evaluation_rewards=other.heldout_rewards,
             success=other.success,
             protocol=other.protocol,
-            left_out=(*self.left_out, *_counted(parts, 0)),
+            left_out=(*self.left_out, *other.left_out, *_counted(parts, 0)),
         )
 
     @classmethod
