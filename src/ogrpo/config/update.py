@@ -47,32 +47,13 @@ class Override:
     """Parts of the algorithm that are exchanged; the run's title says which."""
 
     advantage: (
-        Literal[
-            "raw",
-            "centered",
-            "leave_one_out",
-            "group_standardized",
-            "group_standardized_bessel",
-            "batch_standardized",
-            "lowered_baseline",
-            "soft_value",
-            "exponentially_weighted",
-            "drop_negatives",
-            "positive_part",
-            "successes",
-            "leave_prompt_out",
-            "running_baseline",
-            "step_returns",
-            "process_standardized",
-            "batch_centered",
-            "mean_normalized",
-            "pass_at_k",
-            "max_at_k",
-            "length_weighted",
-            "overlong_standardized",
-            "whitened",
-            "group_whitened",
-        ]
+        Literal["raw", "centered", "leave_one_out", "group_standardized"]
+        | Literal["group_standardized_bessel", "batch_standardized", "lowered_baseline"]
+        | Literal["soft_value", "exponentially_weighted", "drop_negatives", "positive_part"]
+        | Literal["successes", "leave_prompt_out", "running_baseline", "step_returns"]
+        | Literal["process_standardized", "batch_centered", "mean_normalized", "pass_at_k"]
+        | Literal["max_at_k", "length_weighted", "overlong_standardized", "whitened"]
+        | Literal["group_whitened"]
         | None
     ) = None
     """What a completion earned beyond its siblings, beyond the batch's other prompts
@@ -91,17 +72,8 @@ class Override:
     """Centre of off_policy_grpo's clipping interval: 1, or pi_k/mu. With one update on a batch pi_k
     is where the gradient is taken, so that the exact centre never clips."""
     weight: (
-        Literal[
-            "unit",
-            "plain",
-            "truncated",
-            "masked",
-            "sequence_truncated",
-            "sequence_masked",
-            "group_normalized",
-            "batch_normalized",
-            "trace",
-        ]
+        Literal["unit", "plain", "truncated", "masked", "sequence_truncated", "sequence_masked"]
+        | Literal["group_normalized", "batch_normalized", "trace"]
         | None
     ) = None
     """How samples of an older policy are weighed: the algorithm's ratio becomes pi/pi_k, and
@@ -124,18 +96,8 @@ class Override:
     recorded with their log-probs (6 bytes each a token, 8 in a vocabulary above 65,535), or over
     all that could be drawn with rollout.keep-sampling-mask; 0 is none."""
     kl: (
-        Literal[
-            "k1",
-            "k2",
-            "k3",
-            "importance_k1",
-            "importance_k2",
-            "importance_k3",
-            "weighted_k1",
-            "weighted_k2",
-            "weighted_k3",
-            "straight_through_k3",
-        ]
+        Literal["k1", "k2", "k3", "importance_k1", "importance_k2", "importance_k3"]
+        | Literal["weighted_k1", "weighted_k2", "weighted_k3", "straight_through_k3"]
         | None
     ) = None
     """Estimator of the KL term that knobs.beta weighs: as it is, times the ratio pi/mu with its

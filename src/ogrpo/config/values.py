@@ -205,7 +205,7 @@ def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str =
         if not dataclasses.is_dataclass(hints[name]):
             fields[name] = as_field(hints[name], value)
             if fields[name] is OTHER:
-                takes = (str(getattr(kind, "__name__", kind)) for kind in _kinds(hints[name]))
+                takes = dict.fromkeys(getattr(k, "__name__", str(k)) for k in _kinds(hints[name]))
                 raise ValueError(f"{where}{option} is {_short(value)}: give {' or '.join(takes)}")
         elif isinstance(value, Mapping):
             fields[name] = changed(now, value, where, f"{option}.")
