@@ -80,8 +80,8 @@ def test_an_argument_that_no_column_gives_is_named_with_its_function_and_line():
         with pytest.raises(ValueError, match=message):
             p.score(request("4", anwser="4", level=1))
         with pytest.raises(ValueError, match="there is none"):
-            p.check_columns([])
-        p.check_columns(["answer"])
+            p.rewards[0].check_columns([])
+        p.rewards[0].check_columns(["answer"])
     with pytest.raises(ValueError, match=r"TRL's trainer passes it .* log_metric=None"):
         Reward("logs", logs).check_columns([])
 

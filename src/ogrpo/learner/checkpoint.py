@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def content_hash(tree: Any) -> str:
     return digest.hexdigest() if leaves else ""
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager["Checkpoints"]):
     """Saves and restores `(arrays, progress)` by step under one folder.
 
     With several processes all call every method, in the same order.
@@ -67,9 +67,6 @@ class Checkpoints:
         self._orbax = ocp.Checkpointer(handler)
         on_first(self._clean)
         self._link = _linked(self._folder)
-
-    def __enter__(self) -> "Checkpoints":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._orbax.close()

@@ -21,7 +21,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,15 +40,12 @@ class Rewound(NamedTuple):
     """Lines that were no records."""
 
 
-class MetricsWriter:
+class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     """Appends one JSON object a line."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-
-    def __enter__(self) -> "MetricsWriter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._file)

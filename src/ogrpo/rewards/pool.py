@@ -12,7 +12,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -178,7 +178,7 @@ class RewardCall:
             yield replace(self, arguments=arguments, count=1, first=index, patience=patience)
 
 
-class RewardPool:
+class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
     """Scores completions by rewards. `score` may be called from many threads at once.
 
     The constructor starts one process, which shows that the functions can be loaded; the others
@@ -242,9 +242,6 @@ class RewardPool:
         if sent:
             self._workers.warm(shared=all(reward.asynchronous for reward in sent))
 
-    def __enter__(self) -> "RewardPool":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -265,11 +262,6 @@ class RewardPool:
         scores = weighted_sum(self.rewards, verdicts)
         self._tally.failed(scores.failures)
         return scores
-
-    def check_columns(self, columns: Collection[str]) -> None:
-        """Raise a ValueError if a function takes an argument that is none of a task's columns."""
-        for reward in self.rewards:
-            reward.check_columns(columns)
 
     def metrics(self) -> Mapping[str, float]:
         """Return counts since the pool was made, and what it goes on from, in all and by reward.

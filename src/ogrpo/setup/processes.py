@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -179,7 +179,7 @@ class SharedEngine(Publisher[Engine]):
         return on_first(lambda: self.first.generate(prompts, sampling, seed)) or []
 
 
-class SharedCollector(Publisher[Collector]):
+class SharedCollector(Publisher[Collector], AbstractContextManager["SharedCollector"]):
     """The collector of the first process over servers; all take its batches.
 
     Args:
@@ -206,10 +206,6 @@ class SharedCollector(Publisher[Collector]):
         with ExitStack() as stack:
             on_first(lambda: stack.enter_context(self.first.alone()))
             yield self._engine
-
-    def __enter__(self) -> "SharedCollector":
-        """Returns the collector itself."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Closes it."""

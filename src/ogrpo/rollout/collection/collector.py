@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ TRAINER, WORKERS = "trainer", "workers"
 """Those who wait: the trainer in `take`, the workers for something to do."""
 
 
-class Collector:
+class Collector(AbstractContextManager["Collector"]):
     """Draws an engine's groups, batch by batch; its threads end with `close` or the `with` block.
 
     Args:
@@ -201,10 +201,6 @@ class Collector:
                 left,
                 self._limits.grace,
             )
-
-    def __enter__(self) -> "Collector":
-        """Returns the collector."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Closes the collector."""

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -74,7 +74,7 @@ def peaks(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, fl
     }
 
 
-class VllmEngine:
+class VllmEngine(AbstractContextManager["VllmEngine"]):
     """Samples from one or more vLLM servers, each looked at first, until `close`.
 
     Args:
@@ -180,10 +180,6 @@ class VllmEngine:
             self._share.close()
         self._lock.close()
         self._scratch.remove()
-
-    def __enter__(self) -> "VllmEngine":
-        """Returns the engine."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Closes the engine."""
