@@ -14,6 +14,8 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
         ("  {% if true %}\nyes\n  {% endif %}\n", "yes\n"),  # trim_blocks and lstrip_blocks
         ("{{ bos_token }}{{ messages[1].content }}", "<s>1 < 2 ?"),
         ("{{ messages[1] | tojson }}", '{"role": "user", "content": "1 < 2 ?"}'),
+        ("{{ {'b': 'é', 'a': 1} | tojson(separators=(',', ':'), sort_keys=true) }}", '{"a":1,"b":"é"}'),
+        ("{{ {'b': 1} | tojson(indent=1) }}", '{\n "b": 1\n}'),
         ("{% for m in messages %}{% break %}{% endfor %}.", "."),
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "Be brief.!"),
         ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
@@ -70,6 +72,7 @@ def test_a_template_that_takes_too_much_time_or_memory_is_ended(template, monkey
         "{{ 'x'.__class__.__base__.y }}",
         "{{ self.__init__.__globals__ }}",
         "{{ '{0.__class__.__mro__[1]}'.format(messages).x.y }}",
+        "{{ cycler | tojson(default='{0.__init__.__globals__}'.format) }}",
     ],
 )
 def test_no_template_reaches_python(template):

@@ -9,7 +9,7 @@ import json
 import signal
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 from jinja2 import DictLoader, Template, TemplateError, meta, nodes
@@ -34,11 +34,6 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    # jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
@@ -49,7 +44,8 @@ _SANDBOX = ImmutableSandboxedEnvironment(
     extensions=[loopcontrols, _Generation],
     loader=DictLoader({}),  # a template includes nothing
 )
-_SANDBOX.filters["tojson"] = _to_json
+# jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
+_SANDBOX.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
 _SANDBOX.globals["raise_exception"] = _raise_exception
 _SANDBOX.globals["strftime_now"] = lambda pattern: TODAY.strftime(pattern)
 

@@ -9,7 +9,6 @@ gpt2). How a text is cut before its pairs are merged is code in llama.cpp, named
 than the model was trained on without any error.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,21 +36,6 @@ from ogrpo.policy.config import FAMILIES, DecoderConfig, RopeScaling
 from ogrpo.policy.pretrained import tensor_slots
 
 ARCHITECTURES = {family.model_type: name for name, family in FAMILIES.items()}
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 VERSION = version("gguf")
 _ROPE = "rope_freqs.weight"
 _TORN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
@@ -227,22 +211,20 @@ class GgufFile:
         if self.config.num_layers > len(self._tensors):  # before a name is made for each
             count = f"{self.config.num_layers:,} layers and {len(self._tensors):,} tensors"
             raise ValueError(f"{self.path} has {count}: get it anew")
-        names = {}
-        for theirs in self._tensors.keys() - {_ROPE}:
-            match = _NAME.fullmatch(theirs)
-            layer, part, kind = match.groups() if match else (None, None, None)
-            module = _TOP.get(part or "") if layer is None else _LAYER.get(part or "")
-            prefix = "" if layer is None else f"model.layers.{layer}."
-            names[f"{prefix}{module}.{kind}" if module else theirs] = theirs
+        architectures = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
+        layers = self.config.num_layers
+        table = gguf.get_tensor_name_map(architectures[self.architecture], layers)
         slots = tensor_slots(self.config)
+        names = {name: str(table.get_name(name, (".weight", ".bias"))) for name in slots}
+        stored = self._tensors.keys() - {_ROPE}
         for what, wrong in (
-            ("lacks", slots.keys() - names.keys()),
-            ("has, unknown to it,", names.keys() - slots.keys()),
+            ("lacks", {name for name, theirs in names.items() if theirs not in stored}),
+            ("has, unknown to it,", stored - {*names.values()}),
         ):
             if wrong:
                 shown = ", ".join(sorted(wrong)[:3]) + (" ..." if len(wrong) > 3 else "")
                 raise ValueError(f"{self.path}, of {self.config.architecture}, {what} {shown}")
-        return {name: names[name] for name in slots}
+        return names
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -243,11 +243,9 @@ class Child:
 
     def _read(self, size: int) -> bytes:
         data = bytearray()
-        while len(data) < size:
-            if not (more := self.replies.read(size - len(data))):
-                return b""
+        while len(data) < size and (more := self.replies.read(size - len(data))):
             data += more
-        return bytes(data)
+        return bytes(data) if len(data) == size else b""
 
     def stopped(self) -> bool:
         """Tell whether somebody stopped the process (SIGSTOP; on Linux, elsewhere not known)."""
