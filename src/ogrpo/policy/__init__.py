@@ -3,10 +3,8 @@
 >>> import jax, jax.numpy as jnp
 >>> from ogrpo import policy
 >>> from ogrpo.batch import tokens_only
->>> config = policy.DecoderConfig(
-...     architecture="Qwen2ForCausalLM", vocab_size=11, hidden_size=16, intermediate_size=24,
-...     num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=1e4, rms_norm_eps=1e-6,
-...     tie_embeddings=True, max_positions=64)
+>>> from ogrpo.policy.config import tiny
+>>> config = tiny(11)
 >>> params = policy.init_params(config, jax.random.key(0))
 >>> prompt_ids = jnp.array([[1, 2, 3], [4, 0, 0]])
 >>> prompt_mask = jnp.array([[True, True, True], [True, False, False]])

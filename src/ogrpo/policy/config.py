@@ -320,20 +320,8 @@ def _qwen(
 
 def tiny(vocab_size: int) -> DecoderConfig:
     """Returns a Qwen2 decoder of about 0.1 M parameters; vLLM serves no head below its 32."""
-    return DecoderConfig(
-        architecture="Qwen2ForCausalLM",
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=176,
-        num_layers=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=32,
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-6,
-        tie_embeddings=True,
-        max_positions=1024,
-    )
+    shape = _qwen(2, hidden=64, intermediate=176, layers=2, heads=2, kv_heads=1)
+    return replace(shape, vocab_size=vocab_size, rope_theta=10_000.0, max_positions=1024)
 
 
 def small(vocab_size: int) -> DecoderConfig:

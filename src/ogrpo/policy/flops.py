@@ -18,20 +18,16 @@ is twice the forward (the gradient of each product is one product for either fac
 2020, arXiv:2001.08361, section 2.1) plus what it computes again. With adapters (`lora.py`), the
 projections and the head are frozen: their products have one gradient, not two.
 
->>> from ogrpo.policy import DecoderConfig
->>> config = DecoderConfig(
-...     architecture="Qwen2ForCausalLM", vocab_size=11, hidden_size=16, intermediate_size=24,
-...     num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, rope_theta=1e4, rms_norm_eps=1e-6,
-...     tie_embeddings=True, max_positions=64)
->>> update_flops(config, padded(n=2, g=4, p=3, t=6), remat="products").total
-1525248
->>> sample_flops(config, n=2, g=4, p=3, t=6).total
-421568
+>>> from ogrpo.policy.config import SHAPES
+>>> update_flops(SHAPES["tiny"], padded(n=2, g=4, p=3, t=6), remat="products").total
+34025472
+>>> sample_flops(SHAPES["tiny"], n=2, g=4, p=3, t=6).total
+9638912
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -145,11 +141,7 @@ class Flops:
 
     def __add__(self, other: "Flops") -> "Flops":
         """Adds by component."""
-        return Flops(
-            self.projections + other.projections,
-            self.attention + other.attention,
-            self.head + other.head,
-        )
+        return Flops(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def __mul__(self, times: int) -> "Flops":
         """Repeats every component."""

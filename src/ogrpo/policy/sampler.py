@@ -163,21 +163,16 @@ def sample(
       over the tokens that were left.
 
     Raises:
-      ValueError: temperature <= 0, group_size or max_tokens < 1, least_read < 1, halvings < 0,
-        an eos_id outside the vocabulary, a prompt without tokens, or P + T beyond the model's
-        positions.
+      ValueError: temperature <= 0, group_size, max_tokens or least_read < 1, an eos_id outside the
+        vocabulary, a prompt without tokens, or P + T beyond the model's positions.
     """
     if not temperature > 0:
         raise ValueError(
             f"temperature must be > 0, got {temperature}; for the most likely token use greedy=True"
         )
-    for name, value, bound in (
-        ("group_size", group_size, 1),
-        ("halvings", halvings, 0),
-        ("least_read", least_read, 1),
-    ):
-        if value is not None and value < bound:
-            raise ValueError(f"{name} must be at least {bound}, got {value}")
+    for name, value in (("group_size", group_size), ("least_read", least_read)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     if not 0 <= eos_id < config.vocab_size:
         raise ValueError(f"eos_id {eos_id} is outside the vocabulary of {config.vocab_size}")
     if prompt_ids.ndim != 2 or prompt_mask.shape != prompt_ids.shape:
