@@ -147,16 +147,6 @@ def make_layout(
     return MeshLayout(mesh, placed_state, batch, everywhere, tables)
 
 
-def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
-    """Raises ValueError where a microbatch's prompts do not divide among the batch's devices."""
-    ways = math.prod(mesh.shape[name] for name in BATCH_AXES)
-    if prompts % (microbatches * ways):
-        raise ValueError(
-            f"{prompts} prompts in {microbatches} microbatches cannot be cut among data * fsdp ="
-            f" {ways} devices: make the prompts a multiple of {microbatches * ways}"
-        )
-
-
 def place(tree: Any, where: Any) -> Any:
     """Puts arrays where a tree (or one for all) of shardings says.
 
@@ -168,15 +158,11 @@ def place(tree: Any, where: Any) -> Any:
 
     def share(to: NamedSharding, leaf: Any) -> Array:
         if isinstance(leaf, Array) and not leaf.is_fully_addressable:
-            return leaf if leaf.sharding == to else jax.jit(_same, out_shardings=to)(leaf)
+            return leaf if leaf.sharding == to else jax.jit(jnp.copy, out_shardings=to)(leaf)
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, to, lambda index: host[index])
 
     return jax.tree.map(lambda to, part: jax.tree.map(partial(share, to), part), where, tree)
-
-
-def _same(x: Array) -> Array:
-    return x
 
 
 def init_placed(
@@ -217,16 +203,12 @@ def shard_update(
     """Returns `make_update` on a mesh: the same function of the same arguments, state donated.
 
     The batch may lie anywhere: it is placed here.
-
-    Raises:
-      ValueError: when called with prompts that do not divide among the devices.
     """
     jitted = join_frozen(shard_step(optimizer, recipe, to, options=options))
 
     def update(
         state: TrainState, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
-        check_prompts(to.mesh, batch.prompt_ids.shape[0], recipe.microbatches)
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
 
     return update
@@ -269,7 +251,6 @@ def shard_score(
     jitted = jax.jit(lambda *args: policy(*args).log_probs, out_shardings=to.batch)
 
     def score(params: Params, batch: Batch[Array], temperature: Array) -> Array:
-        check_prompts(to.mesh, batch.prompt_ids.shape[0], 1)
         return jitted(params, place(batch, to.batch), place(temperature, to.everywhere))
 
     return score

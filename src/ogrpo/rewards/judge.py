@@ -130,11 +130,7 @@ class ExactMatch(Judge):
         self.extract = extract
 
     def judge(self, text: str, finish_reason: str, gold: Any) -> Outcome:
-        """Return the outcome of a completion, without counting it.
-
-        Raises:
-            ValueError: the gold answer is no text, or an empty one.
-        """
+        """Return the outcome of a completion; raises as `Judge.judge`."""
         if fault := text_fault(gold):
             raise ValueError(f"the gold answer cannot be compared: {fault}.")
         if finish_reason != "stop":

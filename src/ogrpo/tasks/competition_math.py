@@ -47,11 +47,7 @@ def read_math(
     rewards: Rewards | None = None,
     limit: int | None = None,
 ) -> Task:
-    """Read MATH; `split` says whether the official test or a part of train is held out.
-
-    Raises:
-        ValueError: files are missing (the message says which are needed), or a line is wrong.
-    """
+    """Read MATH; `split` says whether the official test or a part of train is held out."""
     one_of("split", split, ("test", "validation"))
     train = [_solved(row, prompt) for row in MATH.read_split(path, "train")]
     heldout = None
@@ -64,11 +60,7 @@ def read_math(
 def read_math_500(
     path: str | Path | None, *, prompt: str = BOXED_PROMPT, rewards: Rewards | None = None
 ) -> Task:
-    """Read MATH-500, which is only evaluated on.
-
-    Raises:
-        ValueError: the file is missing (the message says which is needed), or a line is wrong.
-    """
+    """Read MATH-500, which is only evaluated on."""
     rows = MATH_500.read_single(path, "test.jsonl", "test*.parquet")
     heldout = [_solved(row, prompt) for row in rows]
     return MATH_500.task([], MathReward(boxed_answer), rewards, heldout=heldout)
@@ -121,12 +113,7 @@ def _in_braces(text: str) -> str:
 def read_aime_24(
     path: str | Path | None, *, prompt: str = BOXED_PROMPT, rewards: Rewards | None = None
 ) -> Task:
-    """Read AIME 2024, which is only evaluated on.
-
-    Raises:
-        ValueError: the file is missing (the message says which is needed), a line is wrong, or an
-            answer is no whole number from 0 to 999.
-    """
+    """Read AIME 2024, which is only evaluated on."""
     heldout = []
     for columns, source in AIME_24.read_single(path, "*.parquet", "*.jsonl"):
         row = Row({str(name).lower(): held for name, held in columns.items()}, source)
@@ -153,9 +140,6 @@ def read_deepscaler(
     """Read DeepScaleR-Preview; it has no test split, so a part is cut off.
 
     Its authors evaluate on AIME-24 and MATH-500: `task.evaluated_on(read_task("aime-24", path))`.
-
-    Raises:
-        ValueError: the file is missing (the message says which is needed), or a line is wrong.
     """
     patterns, examples = [f"deepscaler*{ending}" for ending in FILES], []
     for row in DEEPSCALER.read_single(path, *patterns):

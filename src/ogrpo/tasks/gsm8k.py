@@ -42,11 +42,7 @@ def read_gsm8k(
     rewards: Rewards | None = None,
     limit: int | None = None,
 ) -> Task:
-    """Read GSM8K; `split` says whether test.jsonl or every seventh of train.jsonl is held out.
-
-    Raises:
-        ValueError: files are missing (the message says which are needed), or a line is wrong.
-    """
+    """Read GSM8K; `split` says whether test.jsonl or every seventh of train.jsonl is held out."""
     one_of("split", split, ("test", "validation"))
     if path is None:
         raise GSM8K.missing(path)

@@ -25,7 +25,8 @@ class TaskReader:
 
     name: str
     read: Callable[..., Task]
-    """Takes the path, and the reader's own options by keyword."""
+    """Takes the path, and the reader's own options by keyword; raises ValueError where files are
+    missing (the message says which are needed) or a line is wrong."""
     files: str
     """Says which files are read, in which format, from which public source: ends an error."""
     protocol: EvaluationProtocol

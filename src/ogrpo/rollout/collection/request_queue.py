@@ -46,12 +46,6 @@ class CollectionLimits:
     grace: float = 30.0
     """Seconds that the end of a run waits for calls under way."""
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            least = 0 if name in ("lead", "grace") else 1
-            if value is not None and name != "ordered" and value < least:
-                raise ValueError(f"limits.{name} is {value}: give at least {least}")
-
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -225,11 +219,7 @@ class RequestQueue:
     # --- the trainer's side --------------------------------------------------------------------
 
     def request(self, until: int) -> None:
-        """Requests every batch up to that of step `until`, once, as far as the run goes.
-
-        Raises:
-            RuntimeError: there are no weights yet.
-        """
+        """Requests every batch up to that of step `until`, once, as far as the run goes."""
         if self.version is None:
             raise RuntimeError(f"request({until}) before publish(): there are no weights yet")
         while self._requested <= until and self._requested in self._steps:
@@ -244,11 +234,7 @@ class RequestQueue:
             self._requested += 1
 
     def publish(self, params: Any, version: int) -> None:
-        """Has the calls that are queued from now on sample from `params`.
-
-        Raises:
-            ValueError: the version is not above the one before.
-        """
+        """Has the calls that are queued from now on sample from `params`."""
         if self.version is not None and version <= self.version:
             raise ValueError(
                 f"version {version} after version {self.version}: publish in ascending order"
