@@ -9,17 +9,18 @@ longest answer of these has come.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from math import nan
-from typing import Any, Protocol
+from typing import Any
 
-from ogrpo.evaluation.answers import AnswerRecord, Prompt, by_problem, jsonable
+from ogrpo.evaluation.answers import AnswerRecord, by_problem, jsonable
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.rewards.scores import ScoreRequest, Scores
 from ogrpo.system.terminal import shown
+from ogrpo.tasks.example import Example
 
 log = logging.getLogger(__name__)
 
@@ -27,28 +28,9 @@ JudgeFn = Callable[[ScoreRequest], Scores]
 """`RewardPool.score`, or anything like it that many threads may call at once."""
 
 
-class ExampleLike(Protocol):
-    """A problem (`ogrpo.tasks` has the class)."""
-
-    @property
-    def prompt(self) -> Prompt:
-        """A text, or chat messages."""
-        ...
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        """The columns that rewards read, by name."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """`file:line`, for messages."""
-        ...
-
-
 def sample_and_judge(
     engine: Engine,
-    examples: Sequence[ExampleLike],
+    examples: Sequence[Example],
     *,
     encode: Callable[[Any], IntArray],
     decode: Callable[[IntArray], str],

@@ -204,31 +204,31 @@ def flip(scores: Scores, flips: NDArray[np.bool_]) -> Scores:
     return scores._replace(rewards=rewards, values={**scores.values, FLIPPED: flipped})
 
 
-class StepJudge:
-    """Judges completions line by line, at the tokens where the lines end.
+def judge_steps(
+    examples: Sequence[Example],
+    decode: Decode,
+    batch: Batch[np.ndarray],
+    problems: NDArray[np.int64],
+) -> Batch[np.ndarray]:
+    """Returns the batch with the rewards of completions' lines, at the tokens where they end.
 
     It remembers nothing, so that stored groups need no column.
 
     Args:
       examples: by the number of their problem, with worked solutions.
       decode: token ids -> text.
+      batch: its groups are of `problems`.
     """
-
-    def __init__(self, examples: Sequence[Example], decode: Decode) -> None:
-        self._examples, self._decode = examples, decode
-
-    def __call__(self, batch: Batch[np.ndarray], problems: NDArray[np.int64]) -> Batch[np.ndarray]:
-        """Returns the batch with the rewards of its steps, its groups being of these problems."""
-        rewards = np.zeros(batch.completion_ids.shape, np.float32)
-        ends = np.zeros(batch.completion_ids.shape, bool)
-        for n, problem in enumerate(problems):
-            solution = self._examples[problem].columns[SOLUTION_COLUMN]
-            for g, length in enumerate(batch.completion_mask[n].sum(axis=-1)):
-                ids = batch.completion_ids[n, g, :length]
-                for end, reward in line_rewards(self._decode(ids), solution):
-                    token = bisect_left(
-                        range(length), end, key=lambda t, ids=ids: len(self._decode(ids[: t + 1]))
-                    )
-                    rewards[n, g, token] += reward
-                    ends[n, g, token] = True
-        return batch._replace(step_rewards=rewards, step_ends=ends)
+    rewards = np.zeros(batch.completion_ids.shape, np.float32)
+    ends = np.zeros(batch.completion_ids.shape, bool)
+    for n, problem in enumerate(problems):
+        solution = examples[problem].columns[SOLUTION_COLUMN]
+        for g, length in enumerate(batch.completion_mask[n].sum(axis=-1)):
+            ids = batch.completion_ids[n, g, :length]
+            for end, reward in line_rewards(decode(ids), solution):
+                token = bisect_left(
+                    range(length), end, key=lambda t, ids=ids: len(decode(ids[: t + 1]))
+                )
+                rewards[n, g, token] += reward
+                ends[n, g, token] = True
+    return batch._replace(step_rewards=rewards, step_ends=ends)

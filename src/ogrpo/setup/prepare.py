@@ -11,8 +11,8 @@ from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
 from ogrpo.data.chat import PLAIN_CHAT, template_variables
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
-from ogrpo.loop.judge import GroupJudge, StepJudge
-from ogrpo.loop.parts import Prompts
+from ogrpo.loop.judge import GroupJudge, judge_steps
+from ogrpo.loop.parts import Prompts, StepsFn
 from ogrpo.policy import DecoderConfig, load_config
 from ogrpo.protocol import IntArray
 from ogrpo.rewards.extract import EXTRACTORS
@@ -53,7 +53,7 @@ class Prepared:
     """The held-out examples whose prompts fit."""
     judge: GroupJudge
     judge_heldout: GroupJudge
-    judge_steps: StepJudge
+    judge_steps: StepsFn
     """Judges the lines of answers to problems that are made here."""
     kinds: Sequence[str] | None
     """The training examples' values of the column that `override.baseline-by` names."""
@@ -119,7 +119,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         heldout=heldout.examples,
         judge=judges[0],
         judge_heldout=judges[1],
-        judge_steps=StepJudge(train.examples, tokenizer.decode),
+        judge_steps=partial(judge_steps, train.examples, tokenizer.decode),
         kinds=None if column is None else kinds_of(train.examples, column),
         decoder=loaded.shape_fn(tokenizer.padded_vocab_size(16)),
         lessons=lessons,

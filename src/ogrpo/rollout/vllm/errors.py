@@ -13,18 +13,21 @@ FIRST_REST, LONGEST_REST = 0.5, 30.0
 
 
 class RolloutError(RuntimeError):
-    """Samples cannot be had: every server is gone, or one answers what it must not."""
+    """Samples cannot be had: every server is gone, or one answers what it must not.
 
-
-class Unavailable(RolloutError):
-    """A server that does not answer, or fails: worth another attempt, elsewhere or later.
-
-    `status` is its answer; None where there was none, and what it did is unknown.
+    `status` is a server's answer; None where there was none.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Unavailable(RolloutError):
+    """A server that does not answer, or fails: worth another attempt, elsewhere or later.
+
+    Where there is no `status`, what it did is unknown.
+    """
 
 
 class Flawed(RolloutError):
@@ -36,11 +39,7 @@ class Flawed(RolloutError):
 
 
 class Rejected(RolloutError):
-    """A request that the server will reject again (3xx, 4xx); `status` is its answer."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+    """A request that the server will reject again (3xx, 4xx)."""
 
 
 class PublishRefused(RolloutError):
