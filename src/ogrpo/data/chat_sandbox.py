@@ -9,7 +9,7 @@ import json
 import signal
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import DictLoader, Template, TemplateError, meta, nodes
@@ -34,6 +34,13 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def _to_json(value: Any, **how: Any) -> str:
+    # jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
+    if unknown := how.keys() - {"ensure_ascii", "indent", "separators", "sort_keys"}:
+        raise TemplateError(f"tojson has no {min(unknown)}")
+    return json.dumps(value, **{"ensure_ascii": False, **how})
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
@@ -44,8 +51,7 @@ _SANDBOX = ImmutableSandboxedEnvironment(
     extensions=[loopcontrols, _Generation],
     loader=DictLoader({}),  # a template includes nothing
 )
-# jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
-_SANDBOX.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+_SANDBOX.filters["tojson"] = _to_json
 _SANDBOX.globals["raise_exception"] = _raise_exception
 _SANDBOX.globals["strftime_now"] = lambda pattern: TODAY.strftime(pattern)
 
