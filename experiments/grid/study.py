@@ -102,13 +102,15 @@ class Study(ABC):
     def __post_init__(self) -> None:
         check(self)
         for option in fields(self):
-            empty = getattr(self, option.name) == () != option.default
-            optional = option.name == "tuning_seeds"
+            value, optional = getattr(self, option.name), option.name == "tuning_seeds"
+            empty = value == () != option.default
             require(not empty or optional, f"{option.name} is empty: give at least one")
+            twice = isinstance(value, tuple) and len({*value}) < len(value)
+            require(not twice, f"{option.name} is {value}: give each once")
         both = set(self.seeds) & set(self.tuning_seeds)
         require(not both, f"seeds {sorted(both)} are in --seeds and --tuning-seeds: part them")
         require(
-            self.quick or len({*self.seeds}) >= FRESH_SEEDS,
+            self.quick or len(self.seeds) >= FRESH_SEEDS,
             f"seeds is {self.seeds}: figures are of at least {FRESH_SEEDS}, or give --quick",
         )
         for option, names in self.known.items():

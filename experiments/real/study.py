@@ -139,7 +139,7 @@ class RealStudy(TunedStudy):
             Section(
                 "Claims",
                 "Decided on greedy Pass@1, the first measure of protocol.md, by the rule of"
-                f" docs/studies.md; those whose two methods have {len({*self.seeds})} seeds each.",
+                f" docs/studies.md; those whose two methods have {len(self.seeds)} seeds each.",
                 [self.decided(rows)],
             ),
             Section(
@@ -163,7 +163,7 @@ class RealStudy(TunedStudy):
         for one in CLAIMS:
             judged = ([judged_by(row, name) for row in rows] for name in [*MEASURES][:2])
             greedy, best = (of_claim(one, known) for known in judged)
-            if len(greedy.values) == len({*self.seeds}):
+            if len(greedy.values) == len(self.seeds):
                 other = greedy.interval[0] * best.interval[0] < 0
                 same = best.text() + " (other sign)" * other
                 lines.append([one.text, greedy, Verdict(greedy, one.relation), same])

@@ -296,6 +296,8 @@ def test_the_error_names_the_sources_of_the_first_and_counts_the_rest(free):
         free.check_golds(["18", 18], ["a.jsonl:1", "a.jsonl:2"])  # type: ignore[list-item]
     good = ["18", "1,234", "(B)", r"\text{Evelyn}", "6:00", "2516_8", r"\frac12", r"\frac12"]
     free.check_golds(good, [""] * len(good))
+    with pytest.raises(ValueError, match="a:2: 'B' is no number, and numbers are extracted"):
+        MathReward().check_golds(["1/2", "B", "18"], ["a:1", "a:2", "a:3"])
 
 
 def test_golds_without_letters_are_refused():

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, Pair, Verdict, compare_plain, is_plain
-from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, marker_answer
+from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, last_number, marker_answer
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse, text_fault
 from ogrpo.rewards.quantities import parts, surely_wrong
 from ogrpo.rewards.text import (
@@ -88,7 +88,14 @@ class MathReward(Judge):
             ValueError: names the source (`file:line`) and the fault of the first few of them, and
                 their number.
         """
-        refuse(find_bad_golds(golds, seconds=self._verifier.seconds), sources)
+        bad = find_bad_golds(golds, seconds=self._verifier.seconds)
+        numbers_alone = self.extract in (marker_answer, last_number)
+        for n, gold in enumerate(golds if numbers_alone else ()):
+            if n not in bad and (is_text(gold) or is_choice(gold)):
+                bad[n] = (
+                    f"{gold!r} is no number, and numbers are extracted: see --reward.extraction"
+                )
+        refuse(bad, sources)
 
     def close(self) -> None:
         """End the verifying processes, if any were needed; a later call starts others."""

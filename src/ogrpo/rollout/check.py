@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -29,9 +28,6 @@ IMPOSSIBLE = -9999.0
 """What vLLM writes for minus infinity: the sampler says that the token could not be drawn."""
 NO_CHANCE = -40.0
 """Log of the chance, 4e-18, below which completions that are alike are one, returned again."""
-DIGEST = 16
-"""Bytes of the hash by which completions are compared: two different ones of a batch share it with
-a chance below 1e-30."""
 
 REMEDIES = {
     "order": "look for a cache or a proxy in between that mixes answers up",
@@ -180,14 +176,13 @@ class Orders:
         return flawed
 
     def _keys(self, group: Group) -> dict[bytes, float]:
-        """Returns digests of the completions too unlikely to come twice, with their log-prob."""
+        """Returns the contents of completions too unlikely to come twice, with their log-prob."""
         pairs = math.log(len(self._owners) + len(group.completions))
         keys: dict[bytes, float] = {}
         for completion in group.completions:
             log_prob = _log_prob(completion)
             if log_prob + pairs < NO_CHANCE:
-                content = completion.token_ids.tobytes() + completion.log_probs.tobytes()
-                keys[blake2b(content, digest_size=DIGEST).digest()] = log_prob
+                keys[completion.token_ids.tobytes() + completion.log_probs.tobytes()] = log_prob
         return keys
 
 
