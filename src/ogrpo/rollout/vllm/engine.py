@@ -214,7 +214,7 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         sequences = probe_sequences(self._expected.vocab_size)
         log_probs = [np.asarray(x, np.float32) for x in self._score_fn(params, sequences)]
         kinds = {dtype, *(x.dtype.name for x in tensors.values())}
-        tolerance = self._options.tolerance or max(TOLERANCES[kind] for kind in kinds)
+        tolerance = self._options.tolerance or max(TOLERANCES.get(kind, 0) for kind in kinds)
         target = Target(release, sequences, log_probs, tolerance)
         try:
             have = self._run(self._fleet.publish(target))
