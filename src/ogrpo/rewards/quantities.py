@@ -49,6 +49,13 @@ _SIZES = {
     },
     "length^3": {"ml milliliter millilitre": "1/1000000", "l L liter litre": "1/1000"},
     "money": {"cent": "1/100", "dollar": "1"},
+    "count": {
+        "dozen": "12",
+        "hundred": "1e2",
+        "thousand": "1e3",
+        "million": "1e6",
+        "billion": "1e9",
+    },
     "before noon": {"a.m am": "1"},
     "after noon": {"p.m pm": "1"},
 }
@@ -67,8 +74,9 @@ _QUANTITY = re.compile(
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _QUALIFIED = re.compile(
-    r"\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)|squared|cubed"
-    r"|(?:fewer|less|more|greater) than|and (?:a|one) \w+|halves|thirds|plus|minus)\b"
+    r"\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
+    r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+|(?:plus|minus) [0-9]+"
+    r"|[0-9]+\s+(?:squared|cubed|halves|thirds|tenths|hundredths|thousandths))\b"
 )
 MOST_SIDES = 8
 """Sides of an equation that are compared, each within the time bound of a comparison."""
@@ -169,8 +177,10 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
+    if "=" in answer and "," not in _THOUSANDS.sub("", gold):
+        answer = _THOUSANDS.sub("", answer)
     theirs, ratio = quantity(gold), Fraction(1)
-    ours = quantity(answer, bare=theirs is not None)
+    ours = quantity(answer, bare=theirs is not None or _is_number(gold))
     if ours and (theirs or _is_number(gold)):
         ratio = (theirs and _ratio(ours, theirs)) or ratio
         answer = ours.number

@@ -28,7 +28,7 @@ _DELIMITED = re.compile(
     r"|\\\[(?P<display>(?:(?!\\[\[\]]).)+)\\\]\Z",
     re.S,
 )
-_PERCENT = re.compile(r"(?:\\?%|\\text\{\s*percent\s*\})\Z")
+_PERCENT = re.compile(r"(?:\\?%|\\text\{\s*percent\s*\}|(?<=[0-9} ])percent)\Z")
 _UPRIGHT = re.compile(r"(\\[A-Za-z]+)?\\(?:mathrm|operatorname)\s*\{([ei])\}")
 _CHARACTERS = {
     **{0xFF01 + n: chr(0x21 + n) for n in range(94)},  # full-width forms
@@ -42,9 +42,8 @@ _SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "�
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
 _ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*")
-_NOUNS = re.compile(r"(?<=[0-9}]) +((?!and\b)[A-Za-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
-_COUNTS = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9}
-_COUNTED = re.compile(rf"(?<=[0-9])\s*(\\text\{{)?\s*({'|'.join(_COUNTS)})\b")
+_NOUNS = re.compile(r"(?<=[0-9}]) +((?!(?:and|abc|xyz)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
+_LABEL = re.compile(r"\A(?:\\text(?:bf)?\{\s*)?\([A-E]\)\s*\}?(?:\\[ ,;]|[\s~])*(?=[-$0-9]|\\frac)")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
 _EUROPEAN = re.compile(r"-?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+\Z")
 
@@ -62,18 +61,18 @@ def plain_writing(text: str) -> str:
     r"""Write as LaTeX what math-verify does not read.
 
     These are exponents, roots and signs in Unicode, powers of ten, decimal commas, thin spaces
-    between thousands, an "approximately" that begins the answer, millions, and nouns behind it.
+    between thousands, an "approximately" or a choice's letter before, and words behind a number.
 
     >>> [plain_writing(text) for text in ("x\N{SUPERSCRIPT TWO}", "1e3", "1.234,5", "2e")]
     ['x^{2}', '1 \\times 10^{3}', '1234.5', '2e']
     >>> [plain_writing(text) for text in ("2√3", r"12\,000", r"\approx 3.1", "90°")]
     ['2\\sqrt{3}', '12000', '3.1', '90^\\circ ']
-    >>> plain_writing("18 apples"), plain_writing("1.5 million people")
-    ('18\\text{ apples}', '1.5 \\cdot 1000000\\text{ people}')
+    >>> [plain_writing(text) for text in ("18 apples", "75 percent", r"\textbf{(B)}\ 5")]
+    ['18\\text{ apples}', '75 \\%', '5']
     """
     text = _EXPONENT.sub(lambda raised: f"^{{{raised[0].translate(_RAISED)}}}", ascii_minus(text))
     text = _THIN_SPACE.sub("", _ROOT.sub(r"\\sqrt{\1\2}", text.translate(_SIGNS)))
-    text = _COUNTED.sub(lambda n: rf" \cdot {_COUNTS[n[2]]}{n[1] or ''}", _ABOUT.sub("", text))
+    text = _PERCENT.sub(r"\\%", _LABEL.sub("", _ABOUT.sub("", text)))
     text = _NOUNS.sub(r"\\text{ \1}", text)
     if power := _POWER_OF_TEN.match(text):
         return rf"{power[1]} \times 10^{{{int(power[2])}}}"
