@@ -101,7 +101,7 @@ class OfflineStudy(TunedStudy):
             drawn = {"warmup": size, "offline": True, "evaluate_every": every}
             fixed = {
                 "schedule": {**drawn, "steps": size + self.steps},
-                "replay": {"sampler": "uniform"},
+                "replay": {"sampler": "uniform" if size > 1 else "fifo"},
             }
             places += [self.place(n, {BATCHES: size}, METHODS[n], fixed) for n in self.methods]
         for size in dict.fromkeys((*self.batches, self.steps)):

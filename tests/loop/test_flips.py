@@ -52,4 +52,4 @@ def test_training_is_flipped_and_evaluation_is_not():
         assert 0 < trained.sum() < trained.size
         assert np.array_equal(trained, 1 - flips)
         assert prepared.judge_heldout.heldout(groups[:2]).rewards.tolist() == [[1.0] * 8] * 2
-        assert prepared.judge.shown(groups)[0][1] == 1
+        assert prepared.judge.shown(groups)[0][1][""] == 1

@@ -49,7 +49,8 @@ class Servers:
     """Requests in flight at one server at most; each asks for the completions of one prompt."""
     tolerance: OptionalPositive = None
     """Mean difference of log-probs, in nats a token, up to which a server has proven that it serves
-    the weights that were pushed; default: 1e-3 for float32, 0.15 for bfloat16."""
+    the weights that were pushed; default: by the coarser dtype of the trainer's and
+    the server's, 1e-3 for float32, 0.15 for bfloat16."""
 
     @property
     def roots(self) -> tuple[str, ...]:

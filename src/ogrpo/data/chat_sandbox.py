@@ -34,11 +34,12 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _to_json(value: Any, **how: Any) -> str:
+def _to_json(
+    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys=False
+) -> str:
     # jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
-    if unknown := how.keys() - {"ensure_ascii", "indent", "separators", "sort_keys"}:
-        raise TemplateError(f"tojson has no {min(unknown)}")
-    return json.dumps(value, **{"ensure_ascii": False, **how})
+    how: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "sort_keys": sort_keys}
+    return json.dumps(x, separators=separators, **how)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -49,7 +49,7 @@ class LogTerms:
         group_size: completions of a group, `G`.
         encode_prompt: a text or messages -> int32 token ids.
         encode: the text of a completion -> int32 token ids; None leaves texts unread, with a 0 for
-            each log-prob or letter.
+            each log-prob, or for each letter and the end.
         eos_id: ends the text of a completion that was not cut off.
         temperature: of the log-probs; rows that do not say are taken to be drawn at it.
         vocab_size: token ids are below it.

@@ -72,7 +72,7 @@ def sample_and_judge(
         where = example.source or f"problem {n}"
         jsonable(example.prompt, f"{where}: the prompt")
         jsonable(example.columns, f"{where}: column")
-    prompts = [encode(example) for example in examples]
+    prompts, told = [encode(example) for example in examples], dict[tuple[str, str], str]()
 
     def draw(start: int) -> list[Group]:
         return engine.generate(prompts[start : start + batch], sampling, seed + start)
@@ -96,7 +96,7 @@ def sample_and_judge(
             for problem, (example, group) in enumerate(pairs, start=start)
             for sample, completion in enumerate(group.completions)
         ]
-        return judged(answers, score, judges)
+        return judged(answers, score, judges, told)
 
     return _overlapped(range(0, len(prompts), batch), draw, judge, concurrent)
 
@@ -134,16 +134,19 @@ def _overlapped(
         judging_thread.shutdown(wait=False)
 
 
-def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list[AnswerRecord]:
+def judged(
+    answers: Sequence[AnswerRecord], score: JudgeFn, judges: int, told: dict[tuple[str, str], str]
+) -> list[AnswerRecord]:
     """Returns the answers, by problem and sample, with the verdicts of `score`.
 
-    The answers of one problem are judged by one call, and those of `judges` problems at once.
+    The answers of one problem are judged by one call, and those of `judges` problems at once. The
+    first failure of each reward and kind is logged, unless it is `told` already.
 
     Raises:
         ValueError: the verdicts are not one for each answer.
     """
 
-    failures: dict[tuple[str, str], str] = {}
+    before = {*told}
 
     def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
         first = group[0]
@@ -155,7 +158,8 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
             columns=first.columns,
         )
         scores = score(request)
-        failures.update({(each.reward, each.kind): each.message for each in scores.failures})
+        for failure in scores.failures:
+            told.setdefault((failure.reward, failure.kind), failure.message)
         sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
         if sizes != [len(group)] * len(sizes):
             raise ValueError(
@@ -173,6 +177,6 @@ def judged(answers: Sequence[AnswerRecord], score: JudgeFn, judges: int) -> list
 
     with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
         done = [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
-    for message in failures.values():
-        log.warning("%s (this and others like it are counted)", shown(message))
+    for key in told.keys() - before:
+        log.warning("%s (this and others like it are counted)", shown(told[key]))
     return done

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.batch import Batch
-from ogrpo.evaluation import success_reward
 from ogrpo.loop.parts import HeldoutVerdicts, stream_seed
 from ogrpo.protocol import Group, IntArray
 from ogrpo.rewards.judge import Judge
@@ -103,20 +102,17 @@ class GroupJudge:
             truncated=float(np.mean(truncated)),
         )
 
-    def shown(self, groups: Sequence[Group]) -> list[tuple[str, float]]:
-        """Returns the text of each group's first completion, and its reward.
-
-        That is the reward which says right or wrong where there is one, else the sum.
+    def shown(self, groups: Sequence[Group]) -> list[tuple[str, dict[str, float]]]:
+        """Returns the text of each group's first completion, and its rewards, the sum as "".
 
         Args:
           groups: of the first examples, in order.
         """
         rewarded = self.rewarded(range(len(groups)), groups)
-        values = {name: [one.values[name] for one in rewarded] for name in rewarded[0].values}
-        marked = success_reward({k: np.array(v) for k, v in values.items()}, self._success)
-        rewards = [each.values[marked] if marked else each.rewards for each in rewarded]
+        every = [{"": each.rewards, **each.values} for each in rewarded]
+        rewards = [{name: float(values[0]) for name, values in each.items()} for each in every]
         texts = [self._decode(group.completions[0].token_ids) for group in groups]
-        return [(text, float(each[0])) for text, each in zip(texts, rewards, strict=True)]
+        return [*zip(texts, rewards, strict=True)]
 
     def _scores(self, problems: Sequence[int], groups: Sequence[Group]) -> Scores:
         """Scores completions one after the other; logs the first failure of each kind."""

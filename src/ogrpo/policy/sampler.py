@@ -469,7 +469,7 @@ def inverse_cdf(probabilities: jax.Array, uniforms: jax.Array) -> jax.Array:
 
 def _first_beyond(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
     """Returns the first index whose cumulative weight exceeds u times the total."""
-    cumulative = jnp.cumsum(weights, axis=-1)
-    threshold = uniforms[..., None] * cumulative[..., -1:]
-    beyond = (cumulative > threshold) & (weights > 0)  # partial sums differ in their last bits
-    return jnp.argmax(beyond, axis=-1).astype(jnp.int32)
+    # Partial sums differ in their last bits: those of an index without weight are left out.
+    cumulative = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0)
+    threshold = uniforms[..., None] * jnp.max(cumulative, axis=-1, keepdims=True)
+    return jnp.argmax(cumulative > threshold, axis=-1).astype(jnp.int32)

@@ -123,7 +123,8 @@ class Guards:
 
     def _signals(self, record: Record) -> Iterable[str]:
         for key, limit, name, form in SIGNALS:
-            value = math.inf if key in record.get("nonfinite", ()) else record.get(key)
+            odd = record["nonfinite"]  # an update of which all is NaN was skipped
+            value = math.inf if key in odd and "loss" not in odd else record.get(key)
             if value is None:
                 continue
             self._recent[key].append(value)

@@ -2,7 +2,6 @@
 
 import resource
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,11 @@ from ogrpo.system.extras import commit_of
 SHOWN_ANSWERS = 12
 
 
-def greedy_answers(session: Session, params: object, *, version: int) -> list[Answer]:
+Judged = list[tuple[str, dict[str, float]]]
+"""Texts and their rewards by name, the sum as ""."""
+
+
+def greedy_answers(session: Session, params: object, *, version: int) -> Judged:
     """Draws greedy answers to the first held-out questions."""
     parts, judge = session.parts, session.prepared.judge_heldout
     prompts, engine = parts.prompts.heldout[:SHOWN_ANSWERS], parts.evaluator.engine
@@ -37,12 +40,10 @@ def greedy_answers(session: Session, params: object, *, version: int) -> list[An
     greedy = replace(parts.evaluator.sampling, greedy=True, group_size=1)
     groups = engine.generate(prompts, greedy, stream_seed(parts.seed, "shown", 0))
     with not_counted(session):
-        return from_first(
-            lambda: [Answer(text, reward > 0) for text, reward in judge.shown(groups)]
-        )
+        return from_first(lambda: judge.shown(groups))
 
 
-def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None:
+def finish(session: Session, state: LoopState, before: Judged) -> None:
     """Saves the model, draws the report and says where everything is."""
     run, prepared, console = session.run, session.prepared, session.console
     policy = state.train.whole()
@@ -51,12 +52,13 @@ def finish(session: Session, state: LoopState, before: Sequence[Answer]) -> None
     after = greedy_answers(session, policy, version=state.step)
     if not is_first():
         return
-    samples = []
-    for example, *answers in zip(prepared.heldout[:SHOWN_ANSWERS], before, after, strict=True):
+    config, records, samples = as_json(session.config), run.read_metrics(), []
+    by = next((r["heldout/by"] for r in reversed(records) if r.get("heldout/by")), "")
+    for example, *judged in zip(prepared.heldout[:SHOWN_ANSWERS], before, after, strict=True):
+        answers = [Answer(answer, rewards.get(by, 0) > 0) for answer, rewards in judged]
         prompt = example.prompt
         text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
         samples.append(Sample(text, str(example.columns.get("answer", "")), *answers))
-    config, records = as_json(session.config), run.read_metrics()
     counts = counted(config, records, prepared.left_out, outcomes(session))
     seconds = session.clock.split()
     page = replace(first_page(session), samples=samples, counts=counts, seconds=seconds)

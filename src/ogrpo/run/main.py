@@ -26,10 +26,10 @@ from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.guards import Guards
 from ogrpo.report.progress import display
 from ogrpo.report.run_dir import RunDir, RunDirError
-from ogrpo.report.run_page import Answer, keep
+from ogrpo.report.run_page import keep
 from ogrpo.report.trackers import tracking
 from ogrpo.run.diagnose import dumping
-from ogrpo.run.ending import finish, first_page, greedy_answers
+from ogrpo.run.ending import Judged, finish, first_page, greedy_answers
 from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_on_signal
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
@@ -139,7 +139,7 @@ def _prepare_session(
     track = stack.enter_context(tracking(names, run.path, as_json(config), warn))
     for line in judge_lines(prepared.task):
         console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
-    if prepared.logged is not None and not config.resume:
+    if prepared.logged is not None and not (config.goes_on and config.resume_from != 0):
         console.print(shown(prepared.logged.title), markup=False, highlight=False, soft_wrap=True)
     for label, count in prepared.left_out:
         if count:
@@ -225,7 +225,7 @@ def carry_out(session: Session, params: Params) -> Steps[signal.Signals | None]:
 
 
 def train_to_end(
-    session: Session, params: Params, before: Sequence[Answer]
+    session: Session, params: Params, before: Judged
 ) -> Steps[tuple[LoopState, StopRequest]]:
     """Runs the loop, leaving a metrics record a step and a checkpoint now and then.
 
@@ -279,7 +279,7 @@ class GuardError(RuntimeError):
     """A guard rail ended the run, as `--strict` or `--stop-when-worse` asks for."""
 
 
-def guard(session: Session, guards: Guards, record: Record, before: Sequence[Answer]) -> None:
+def guard(session: Session, guards: Guards, record: Record, before: Judged) -> None:
     """Shows what the guard rails say of a step's record, and ends the run where it asks for that.
 
     Raises:
@@ -288,7 +288,7 @@ def guard(session: Session, guards: Guards, record: Record, before: Sequence[Ans
     config = session.config
     messages = guards.see(record) if is_first() else []
     for message in messages:
-        answers = [f"\n  {each.text!r}" for each in before[:2] if message.kind == "start"]
+        answers = [f"\n  {text!r}" for text, _ in before[:2] if message.kind == "start"]
         greedy = "\ntwo greedy ones:" if answers else ""
         text = f"step {message.step}: {message.text}{greedy}{''.join(answers)}"
         session.say(text, style="yellow")

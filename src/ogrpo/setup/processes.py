@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -219,10 +219,16 @@ class InStep(Collector):
     def take(self, step: int) -> Taken:
         """Returns the first process's batch; the others draw theirs too."""
         take = super().take
+        failed: CollectionError | None = None
         if not is_first():
-            with suppress(CollectionError):  # the first process raises it in all
+            try:
                 take(step)
-        return from_first(lambda: take(step))
+            except CollectionError as error:  # where the first meets it too, that one's is raised
+                failed = error
+        taken = from_first(lambda: take(step))
+        if failed is not None:
+            raise failed
+        return taken
 
 
 def _unjudged(_request: Request, _places: Sequence[int], groups: Sequence[Group]) -> list[Rewarded]:

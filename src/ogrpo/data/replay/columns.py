@@ -196,9 +196,9 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
         least, most = ids.min(initial=0), ids.max(initial=0)
         if least < 0 or most >= layout.vocab_size + beyond:
             raise ValueError(
-                f"{name} go from {least} to {most}; the layout has vocab_size {layout.vocab_size}: "
-                f"give ids from 0 to {layout.vocab_size - 1}, or the model's padded vocabulary "
-                "size."
+                f"{name} go from {least - beyond} to {most - beyond}; the layout has vocab_size"
+                f" {layout.vocab_size}: give ids from 0 to {layout.vocab_size - 1}, or the model's"
+                " padded vocabulary size."
             )
     for name, lowest in (("policy_versions", ANOTHER), ("problems", 0)):
         if (least := getattr(columns, name).min(initial=0)) < lowest:

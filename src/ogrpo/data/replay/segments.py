@@ -151,10 +151,14 @@ def take_folder(folder: Path) -> None:
     Raises:
         Taken: another process has it.
     """
+    if lock.belongs_here(folder):
+        return
+    if lock.belongs_here(folder.parent):
+        with lock.held(folder, "a replay buffer", log.warning):
+            return  # nobody else has it
     above = [folder.parent] if (folder.parent / lock.NAME).exists() else []
-    if not any(map(lock.belongs_here, (folder.parent, folder))):
-        for home in (*above, folder):
-            lock.take(home, "a replay buffer", log.warning)
+    for home in (*above, folder):
+        lock.take(home, "a replay buffer", log.warning)
 
 
 def listed(folder: Path | None) -> list[Segment]:

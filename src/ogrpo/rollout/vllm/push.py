@@ -23,7 +23,7 @@ from ogrpo.rollout.vllm.errors import Broken, Flawed, PublishRefused, Unavailabl
 from ogrpo.rollout.weights import Release, WeightShare
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
-"""Mean absolute difference of the probe's log-probs, in nats, by served dtype."""
+"""Mean absolute difference of the probe's log-probs, in nats, by dtype."""
 LOAD_SECONDS = 600.0
 PROBE_SHAPE = (4, 16)
 """Sequences of a probe, and the tokens of each."""
