@@ -60,9 +60,10 @@ def test_group_weights_survive_a_group_that_is_all_far_off_policy():
     np.testing.assert_allclose(group.ravel(), [0.5, 1.5], rtol=1e-4)
 
 
-def test_chi_square_is_the_mean_square_less_one():
+def test_chi_square_and_the_effective_share_are_of_the_kept():
     log_weights, mask = jnp.log(jnp.array([0.5, 1.0, 1.5, 9.0])), jnp.array([True] * 3 + [False])
     assert weights.chi_square(log_weights, mask) == pytest.approx(0.5 / 3)
+    assert weights.ess_fraction(log_weights, mask) == pytest.approx(3**2 / 3.5 / 3)
 
 
 def test_the_ratio_saturates_instead_of_overflowing():

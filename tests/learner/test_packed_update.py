@@ -68,9 +68,9 @@ def check_equal(actual, expected, *, atol=2e-6):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=atol)
 
 
-@pytest.mark.parametrize("how", [{}, {"microbatches": 2}, {"tokens": LEAST}, {"tokens": 1000}])
+@pytest.mark.parametrize("how", [{}, {"microbatches": 2}, {"tokens": LEAST}])
 def test_state_and_metrics_are_those_of_the_padded_update(how):
-    """By microbatches, or cut by tokens within groups and not."""
+    """By microbatches, or cut by tokens within groups."""
     atol = 5e-6 if how.get("tokens") == LEAST else 2e-6  # groups are split: another order of sums
     check_equal(updated(packed=True, **how), updated(packed=False), atol=atol)
 

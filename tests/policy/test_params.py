@@ -27,7 +27,7 @@ def test_values_are_of_the_states_before_the_tokens_and_move_no_log_prob():
     for n, g in np.ndindex(2, 2):
         prompt = np.asarray(batch.prompt_ids[n])[np.asarray(batch.prompt_mask[n])]
         completion = np.asarray(batch.completion_ids[n, g])[np.asarray(batch.completion_mask[n, g])]
-        row = jnp.asarray(np.concatenate([prompt, completion]))[None]
+        row = np.resize(np.concatenate([prompt, completion]), (1, 9))  # none sees what follows it
         hidden, _ = run_prompt(trunk, CONFIG, row, jnp.ones(row.shape, bool))
         values = hidden[0] @ head["weight"] + head["bias"]
         states = values[len(prompt) - 1 : len(prompt) + len(completion) - 1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ogrpo.core import advantages, aggregate, ratios, weights
+from ogrpo.core import advantages, ratios, weights
 from ogrpo.core.aggregate import combine
 from ogrpo.core.algorithms import REDUCTIONS
 from tests.exact.draws import for_all
@@ -30,15 +30,6 @@ def test_any_split_into_microbatches_adds_up(values, mask, order):
     for name in REDUCTIONS:
         parts = [call(name, values[order[i : i + 2]], mask[order[i : i + 2]]) for i in (0, 2)]
         np.testing.assert_allclose(combine(*parts), call(name, values, mask), rtol=1e-5, atol=1e-4)
-
-
-@for_all(numbers, masks)
-def test_means_lie_within_the_values(values, mask):
-    if mask.any():
-        kept = values[mask]
-        for fn in (aggregate.token_mean, aggregate.sequence_mean, aggregate.group_mean):
-            mean = fn(jnp.asarray(values), jnp.asarray(mask))
-            assert kept.min() - 1e-4 <= mean <= kept.max() + 1e-4
 
 
 @for_all(log_probs, log_probs, log_probs, masks)
@@ -77,15 +68,3 @@ def test_advantages_do_not_see_shifts_and_scale_as_they_should(r, shift, scale):
     standardized = advantages.group_standardized
     np.testing.assert_allclose(standardized(scale * r + shift), standardized(r), atol=1e-3)
     np.testing.assert_allclose(standardized(r).sum(-1), 0, atol=1e-4)
-
-
-@for_all(log_probs, log_probs, masks)
-def test_bounded_weights_are_bounded(a, b, mask):
-    delta = ratios.log_ratio(*map(jnp.asarray, (a, b, mask)))
-    mask = jnp.asarray(mask)
-    truncated = weights.truncated_weight(delta, mask, cap=2.0, floor=0.5)
-    masked = weights.masked_weight(delta, mask, cap=2.0, floor=0.5)
-    assert np.all((truncated >= 0.5) & (truncated <= 2.0))
-    assert np.all((masked == 0) | ((masked >= 0.5) & (masked <= 2.0)))
-    flat, kept = delta.ravel(), mask.ravel()
-    assert -1e-6 <= weights.ess_fraction(flat, kept) <= 1 + 1e-6
