@@ -21,6 +21,7 @@ ROWS = [
     for n in range(40)
 ]
 SETTINGS = {
+    "algorithm": "grpo",
     "schedule": Schedule(steps=3, prompts=4, evaluate_every=3),
     "rollout": Rollout(group_size=4, prompts_per_call=2),
     "model": Model(random="tiny"),
@@ -85,7 +86,6 @@ def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatch):
     """Of a task and rewards of one's own."""
     figures, calls = [], []
@@ -98,7 +98,6 @@ def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatc
     def trainer(**changes):
         return Trainer(
             task=Task.from_iterable(ROWS, rewards=judges),
-            algorithm="grpo",
             callbacks=[lambda state, record: calls.append((state.step, record["step"]))],
             **{"run_dir": tmp_path / "run", "track": ("wandb",), **SETTINGS, **changes},
         )

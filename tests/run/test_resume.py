@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
+from ogrpo.batch import VALUE_HEAD
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Checkpointing
 from ogrpo.config.update import Lora, Region
@@ -137,9 +139,16 @@ def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
 
 def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):
     """PPO's value head is in the checkpoints, though never in what is published."""
-    ppo, run = replace(SMALL, algorithm="ppo"), tmp_path / "run"
-    go(run, ppo)
+    ppo, run, heads = replace(SMALL, algorithm="ppo"), tmp_path / "run", []
+
+    def look(train, *_):
+        heads.append(jax.tree.map(np.any, train.params[VALUE_HEAD]))
+        assert VALUE_HEAD not in train.whole(train.params)
+
+    go_with(run, {"learner.update": looking(look)}, ppo)
+    assert heads[-1] == {"weight": True, "bias": True}
     whole = left(run)
+    assert VALUE_HEAD.encode() not in whole[1]
     assert "resuming after step 2" in go(run, ppo, resume_from=2)
     assert left(run) == whole
 
@@ -155,6 +164,7 @@ def test_what_a_sampler_recorded_goes_on_with_the_buffer(tmp_path):
     recording, run = replace(SMALL, **changes), tmp_path / "run"
     said = go(run, recording)
     whole = left(run)
+    assert whole[0][1]["ratio/mean"] == pytest.approx(1, abs=1e-4)
     assert "ratio of policy to sampler" not in said
     assert "resuming after step 2" in go(run, recording, resume_from=2)
     assert left(run) == whole
