@@ -85,14 +85,14 @@ def test_inverse_cdf_gives_each_index_its_share_of_the_unit_square(size):
     assert np.all(share[p == 0] == 0)
 
 
-def test_no_draw_at_the_edge_of_an_index_falls_on_one_of_probability_0():
-    rng, p = np.random.default_rng(0), np.zeros((40, 390**2), np.float32)
-    places = np.sort(np.stack([rng.choice(390, 8, replace=False) for _ in p]))
-    np.put_along_axis(p, places, rng.dirichlet(np.full(8, 0.5), 40).astype(np.float32), 1)
-    edges = np.cumsum(np.take_along_axis(p, places, 1), 1)[:, :-1].astype(np.float32)
-    for u in (np.nextafter(edges, 0), edges, np.nextafter(edges, 1)):
-        uniforms = np.stack([np.zeros_like(u), u], -1)
-        drawn = np.asarray(inverse_cdf(jnp.asarray(p)[:, None], jnp.asarray(uniforms)))
+@pytest.mark.parametrize("spread", [390, 151_936])  # one block of inverse_cdf, and all
+def test_no_draw_at_an_edge_falls_on_an_index_of_probability_0(spread):
+    rng, p = np.random.default_rng(0), np.zeros((160, 151_936), np.float32)
+    places = np.sort(np.stack([rng.choice(spread, 8, replace=False) for _ in p]))
+    np.put_along_axis(p, places, rng.dirichlet(np.full(8, 0.5), 160).astype(np.float32), 1)
+    edges = np.cumsum(np.take_along_axis(p, places, 1), 1).astype(np.float32).clip(0, 1 - 2**-23)
+    for u in (np.nextafter(edges, 0), edges, np.full_like(edges, 1 - 2**-23)):
+        drawn = np.asarray(inverse_cdf(jnp.asarray(p)[:, None], jnp.asarray(np.stack([u, u], -1))))
         assert np.all(np.take_along_axis(p, drawn, 1) > 0)
 
 
