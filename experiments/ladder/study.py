@@ -11,7 +11,7 @@ Differences are seed by seed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -233,7 +233,6 @@ class LadderStudy(TunedStudy):
         where_ = {"task": task, "completions": completions}
         return kind(name, config, where_, watch=self.watch)
 
-    @cache  # noqa: B019 - a study lives as long as its process
     def variants(self) -> list[Variant]:
         """Returns every method at every place and rate."""
         return [
