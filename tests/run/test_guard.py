@@ -7,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 
 from ogrpo.report.guards import Guards
-from ogrpo.report.run_page import Answer
 from ogrpo.run.main import GuardError, guard
 from ogrpo.setup.presets import main_study
 from tests.loop.walk import SUMS
@@ -16,7 +15,7 @@ from tests.run.small_run import CONFIG, go, left
 
 HOPELESS = evaluated(0, 0.0) | {"heldout/unparsable": 1.0}
 FALL = [evaluated(0, 0.3), evaluated(1, 0.7), evaluated(2, 0.5)]
-ANSWERS = [Answer("18 apples", False), Answer("\x1b[2J", False), Answer("third", False)]
+ANSWERS = [("18 apples", {}), ("\x1b[2J", {}), ("third", {})]
 
 
 @pytest.mark.parametrize(

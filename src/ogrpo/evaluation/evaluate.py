@@ -72,7 +72,7 @@ def sample_and_judge(
         where = example.source or f"problem {n}"
         jsonable(example.prompt, f"{where}: the prompt")
         jsonable(example.columns, f"{where}: column")
-    prompts, told = [encode(example) for example in examples], dict[tuple[str, str], str]()
+    prompts, logged = [encode(example) for example in examples], dict[tuple[str, str], str]()
 
     def draw(start: int) -> list[Group]:
         return engine.generate(prompts[start : start + batch], sampling, seed + start)
@@ -96,7 +96,7 @@ def sample_and_judge(
             for problem, (example, group) in enumerate(pairs, start=start)
             for sample, completion in enumerate(group.completions)
         ]
-        return judged(answers, score, judges, told)
+        return judged(answers, score, judges, logged)
 
     return _overlapped(range(0, len(prompts), batch), draw, judge, concurrent)
 
@@ -135,18 +135,18 @@ def _overlapped(
 
 
 def judged(
-    answers: Sequence[AnswerRecord], score: JudgeFn, judges: int, told: dict[tuple[str, str], str]
+    answers: Sequence[AnswerRecord], score: JudgeFn, judges: int, logged: dict[tuple[str, str], str]
 ) -> list[AnswerRecord]:
     """Returns the answers, by problem and sample, with the verdicts of `score`.
 
     The answers of one problem are judged by one call, and those of `judges` problems at once. The
-    first failure of each reward and kind is logged, unless it is `told` already.
+    first failure of each reward and kind is logged, unless `logged` has it.
 
     Raises:
         ValueError: the verdicts are not one for each answer.
     """
 
-    before = {*told}
+    before = {*logged}
 
     def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
         first = group[0]
@@ -159,7 +159,7 @@ def judged(
         )
         scores = score(request)
         for failure in scores.failures:
-            told.setdefault((failure.reward, failure.kind), failure.message)
+            logged.setdefault((failure.reward, failure.kind), failure.message)
         sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
         if sizes != [len(group)] * len(sizes):
             raise ValueError(
@@ -177,6 +177,6 @@ def judged(
 
     with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
         done = [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
-    for key in told.keys() - before:
-        log.warning("%s (this and others like it are counted)", shown(told[key]))
+    for key in [key for key in logged if key not in before]:
+        log.warning("%s (this and others like it are counted)", shown(logged[key]))
     return done
