@@ -1,8 +1,7 @@
 """`examples/one_file.py` is the library's default run: its data, and its first ten steps to the bit.
 
 The library runs its own loop, with its collector's threads, its replay buffer and its records. Both
-imitate 120 batches of 8 in place of 1,200 of 32, which is enough for some completions to be right,
-and renew the sampler's weights within the ten steps.
+imitate 60 batches in place of 1,200, which is enough for some completions to be right.
 """
 
 import ast
@@ -26,8 +25,7 @@ from tests.policy.tiny import by_name
 pytestmark = pytest.mark.slow
 
 FILE = Path(__file__).parents[2] / "examples/one_file.py"
-STEPS, TESTED = 10, 32
-SIZES = {"IMITATIONS": 120, "LESSON_BATCH": 8, "SYNC_INTERVAL": 4}
+IMITATIONS, STEPS, TESTED = 60, 10, 32
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +40,11 @@ def example():
 @pytest.fixture(scope="module")
 def prepared():
     config = default()
-    steps, batch, interval = SIZES.values()
-    warm = replace(config.warm_start, steps=steps, batch=batch, cache=False)
-    schedule = replace(config.schedule, sync_interval=interval)
+    warm = replace(config.warm_start, steps=IMITATIONS, cache=False)
     evaluation = replace(
         config.evaluation, prompts=TESTED, gradient_variance=False, token_samples=0
     )
-    config = replace(config, warm_start=warm, schedule=schedule, evaluation=evaluation)
-    with closing(prepare(config)) as made:
+    with closing(prepare(replace(config, warm_start=warm, evaluation=evaluation))) as made:
         yield made
 
 
@@ -83,8 +78,8 @@ def test_its_first_ten_steps_are_the_librarys_to_the_bit(example, prepared, monk
         if state.step == STEPS:
             break
 
-    for name, value in {**SIZES, "HELDOUT": example.HELDOUT[:TESTED]}.items():
-        monkeypatch.setattr(example, name, value)
+    monkeypatch.setattr(example, "IMITATIONS", IMITATIONS)
+    monkeypatch.setattr(example, "HELDOUT", example.HELDOUT[:TESTED])
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         params = example.warm_start()
         scores = example.evaluate(params, 0)
