@@ -43,6 +43,8 @@ from tests.run.rewards import ODD, VARIED
 from tests.run.small_run import make_parts_again
 
 PAIRS = {"rollout.group_size": 2}
+CUT = {"rollout.top_p": 0.5, "rollout.mismatch_limit": None}
+"""A cut sampler is far from the policy of random weights."""
 ACTS: dict[str, tuple[Setting, Any]] = {
     "algorithm": (STALE, "cispo"),
     "seed": ({}, 1),
@@ -77,6 +79,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "rollout.min_p": ({}, 0.5),
     "rollout.top_k": ({}, 2),
     "rollout.top_p": ({}, 0.5),
+    "rollout.keep_sampling_mask": ({**STALE, **CUT}, True),
     "schedule.steps": ({}, 3),
     "schedule.warmup": ({}, 1),
     "schedule.draw": ({}, 2),
@@ -127,25 +130,28 @@ OF_THE_METHOD = (
 )
 """Options that make another `Algorithm`."""
 
-SAME: Setting = {
-    "model.remat": "full",
-    "kernels.attention": "blocked",
-    "kernels.log_probs": "chunked",
-    "kernels.kept_mib": 0,
-    "optimizer.microbatches": 2,
-    "optimizer.skip_zero_variance": True,
-    "schedule.evaluate_every": 1,
-    "evaluation.gradient_variance": True,
-    "evaluation.token_samples": 2,
-    "reward.processes": 1,
-    "rollout.workers": 2,
-    "checkpoint.every": 1,
-    "checkpoint.keep": 1,
-    "replay.keep": False,
-    "warm_start.cache": True,
-    "warm_start.retrain": True,
-    "preset": "a name",
-}
+SAME: tuple[Setting, ...] = (
+    {
+        "model.remat": "full",
+        "kernels.attention": "blocked",
+        "kernels.log_probs": "chunked",
+        "kernels.kept_mib": 0,
+        "optimizer.microbatches": 2,
+        "optimizer.skip_zero_variance": True,
+        "schedule.evaluate_every": 1,
+        "evaluation.gradient_variance": True,
+        "evaluation.token_samples": 2,
+        "reward.processes": 1,
+        "rollout.workers": 2,
+        "checkpoint.every": 1,
+        "checkpoint.keep": 1,
+        "replay.keep": False,
+        "warm_start.cache": True,
+        "warm_start.retrain": True,
+        "preset": "a name",
+    },
+    {"optimizer.batching": "packed", "optimizer.microbatch_tokens": 64},
+)
 """What only writes, shows, says more or speeds up: the weights of the end stay."""
 
 ELSEWHERE = {
@@ -162,7 +168,6 @@ ELSEWHERE = {
     " schedule.reset_optimizer",
     "test_replay_draws_every_held_group_before_it_comes_round_again": "schedule.replay",
     "test_groups_older_than_the_limit_are_never_drawn_and_those_at_it_are": "replay.max_staleness",
-    "test_packed_batches_change_what_is_computed_and_nothing_else": "optimizer.batching optimizer.microbatch_tokens",
     "test_i_updates_a_batch_leave_the_first_centre": "schedule.updates_per_batch",
     "test_server_weights_are_renewed_every_v_steps": "schedule.sync_interval",
     "test_collecting_ahead_makes_samples_older_by_the_lead_and_stays_deterministic": "schedule.sync_offset",
@@ -172,7 +177,6 @@ ELSEWHERE = {
     "test_the_run_directory_holds_what_was_promised": "run_dir",
     "test_a_finished_run_is_not_overwritten_but_can_be_resumed": "resume",
     "test_a_run_goes_back_to_the_step_that_is_asked_for": "resume_from",
-    "test_what_a_sampler_recorded_goes_on_with_the_buffer": "rollout.keep_sampling_mask",
     "test_adapters_are_trained_told_of_saved_and_resumed": "resume_anyway",
     "test_a_reward_is_named_that_decides": "by",
     "test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it": "strict stop_when_worse",
@@ -215,7 +219,8 @@ or at less cost than here."""
 
 def test_every_option_has_its_place():
     knobs = {f"knobs.{name}" for name in KNOBS}
-    places = [set(ACTS), knobs, set(SAME), {*" ".join(ELSEWHERE.values()).split()}]
+    same = {path for changes in SAME for path in changes}
+    places = [set(ACTS), knobs, same, {*" ".join(ELSEWHERE.values()).split()}]
     assert sum(map(len, places)) == len(set.union(*places))
     assert set.union(*places) == {path for path, _ in annotated(BASE)}
 
@@ -277,7 +282,7 @@ def _made_once(tmp_path_factory, monkeypatch):
 
 def look_of(path: str) -> Callable[[TrainConfig], Any] | None:
     """Returns a function of a config whose value tells two runs apart without a step."""
-    if path in ("override.centering", "model.compute_dtype"):
+    if path in ("override.centering", "rollout.keep_sampling_mask", "model.compute_dtype"):
         return None  # of what a sampler records, or of an update of the whole model
     if path.startswith(("optimizer.", "override.", "trust_region.")):
         return updated
@@ -311,8 +316,9 @@ def test_the_temperature_of_the_draws_is_that_of_the_update():
 
 
 @pytest.mark.slow
-def test_what_only_shows_or_speeds_up_leaves_the_weights():
+@pytest.mark.parametrize("changes", SAME)
+def test_what_only_shows_or_speeds_up_leaves_the_weights(changes):
     gentle = {"optimizer.learning_rate": 1e-3}
-    weights, others = (ended(base_of(x))[-1] for x in (gentle, {**gentle, **SAME}))
+    weights, others = (ended(base_of(x))[-1] for x in (gentle, {**gentle, **changes}))
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)

@@ -317,7 +317,7 @@ def test_signals_end_the_draws_of_a_step_and_renew_the_server(off_policy):
 
 @pytest.mark.slow
 def test_packed_batches_change_what_is_computed_and_nothing_else(off_policy, whole):
-    optimizer = replace(SMALL.optimizer, batching="packed", microbatch_tokens=64)
+    optimizer = replace(SMALL.optimizer, batching="packed", microbatches=2)
     run = off_policy.like(optimizer=optimizer)
     learner = make_parts(run.config, run.prepared, run.decoder).learner
     run.parts = replace(run.parts, learner=learner)
