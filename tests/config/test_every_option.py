@@ -83,7 +83,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "schedule.steps": ({}, 3),
     "schedule.warmup": ({}, 1),
     "schedule.draw": ({}, 2),
-    "replay.groups": ({**PAIRS, "replay.sampler": "uniform"}, 8),
+    "replay.groups": ({**PAIRS, **EXTRA}, 4),
     "replay.sampler": ({**PAIRS, **EXTRA, "replay.sampler": "fifo"}, "uniform"),
     "replay.refuse_zero_variance": (PAIRS, True),
     "replay.refuse_failures": (PAIRS, True),

@@ -39,7 +39,12 @@ STUDIES = {
         ("rec", ["--schedules", "interval 3"], r"schedules has 'interval 3': .* interval 1; int"),
         ("noise", ["--flips", "0.1"], r"flips is \(0.1,\).*add 0"),
         ("rec", ["--seeds", "3", "--tuning-seeds", "3"], r"seeds \[3\] are in --seeds and"),
-        ("rec", ["--seeds", "3", "4", "5", "6", "6"], "figures are of at least 5, or give --quick"),
+        ("rec", ["--seeds", "3", "4", "5", "6"], "figures are of at least 5, or give --quick"),
+        (
+            "rec",
+            ["--seeds", "3", "4", "5", "6", "6"],
+            r"seeds is \(3, 4, 5, 6, 6\): give each once",
+        ),
         ("rec", ["--tuning-seeds"], "tuning-seeds is empty and rates is .*: give seeds"),
         ("ladder", ["--steps", "5"], "steps is 5: a budget of completions says how many"),
         ("rec", ["--quick", "--from-rows"], "measures too little to be kept"),
