@@ -337,6 +337,11 @@ class TrainConfig:
         return self.resume or self.resume_from is not None
 
     @property
+    def begins(self) -> bool:
+        """Whether a run begins with its first state and data, anew by --resume-from 0."""
+        return not self.goes_on or self.resume_from == 0
+
+    @property
     def from_logs_alone(self) -> bool:
         """Whether nothing is drawn to be trained on."""
         offline = self.schedule.offline and self.schedule.warmup == 0

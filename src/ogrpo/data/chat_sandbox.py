@@ -35,11 +35,16 @@ class _Generation(Extension):
 
 
 def _to_json(
-    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys=False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
 ) -> str:
     # jinja2's own filter escapes <, > and & for HTML, which models were not trained on.
-    how: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "sort_keys": sort_keys}
-    return json.dumps(x, separators=separators, **how)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message: str) -> NoReturn:

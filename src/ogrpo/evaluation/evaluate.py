@@ -7,7 +7,6 @@ which are sent `batch` problems' samples at once, and with `concurrent` > 1 the 
 longest answer of these has come.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,11 +17,8 @@ from typing import Any
 
 from ogrpo.evaluation.answers import AnswerRecord, by_problem, jsonable
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
-from ogrpo.rewards.scores import ScoreRequest, Scores
-from ogrpo.system.terminal import shown
+from ogrpo.rewards.scores import FailureLog, ScoreRequest, Scores
 from ogrpo.tasks.example import Example
-
-log = logging.getLogger(__name__)
 
 JudgeFn = Callable[[ScoreRequest], Scores]
 """`RewardPool.score`, or anything like it that many threads may call at once."""
@@ -72,7 +68,7 @@ def sample_and_judge(
         where = example.source or f"problem {n}"
         jsonable(example.prompt, f"{where}: the prompt")
         jsonable(example.columns, f"{where}: column")
-    prompts, logged = [encode(example) for example in examples], dict[tuple[str, str], str]()
+    prompts, failures = [encode(example) for example in examples], FailureLog()
 
     def draw(start: int) -> list[Group]:
         return engine.generate(prompts[start : start + batch], sampling, seed + start)
@@ -96,7 +92,7 @@ def sample_and_judge(
             for problem, (example, group) in enumerate(pairs, start=start)
             for sample, completion in enumerate(group.completions)
         ]
-        return judged(answers, score, judges, logged)
+        return judged(answers, score, judges, failures)
 
     return _overlapped(range(0, len(prompts), batch), draw, judge, concurrent)
 
@@ -135,18 +131,16 @@ def _overlapped(
 
 
 def judged(
-    answers: Sequence[AnswerRecord], score: JudgeFn, judges: int, logged: dict[tuple[str, str], str]
+    answers: Sequence[AnswerRecord], score: JudgeFn, judges: int, failures: FailureLog
 ) -> list[AnswerRecord]:
     """Returns the answers, by problem and sample, with the verdicts of `score`.
 
-    The answers of one problem are judged by one call, and those of `judges` problems at once. The
-    first failure of each reward and kind is logged, unless `logged` has it.
+    The answers of one problem are judged by one call, and those of `judges` problems at once.
+    What failed is added to `failures`.
 
     Raises:
         ValueError: the verdicts are not one for each answer.
     """
-
-    before = {*logged}
 
     def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
         first = group[0]
@@ -158,8 +152,7 @@ def judged(
             columns=first.columns,
         )
         scores = score(request)
-        for failure in scores.failures:
-            logged.setdefault((failure.reward, failure.kind), failure.message)
+        failures.add(scores.failures)
         sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
         if sizes != [len(group)] * len(sizes):
             raise ValueError(
@@ -176,7 +169,4 @@ def judged(
         ]
 
     with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
-        done = [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
-    for key in [key for key in logged if key not in before]:
-        log.warning("%s (this and others like it are counted)", shown(logged[key]))
-    return done
+        return [answer for group in threads.map(judge, by_problem(answers)) for answer in group]

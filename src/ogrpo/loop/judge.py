@@ -1,7 +1,5 @@
 """Rewards of completions: decoded, judged by the task's rewards, and laid beside their groups."""
 
-import logging
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,14 +12,12 @@ from ogrpo.loop.parts import HeldoutVerdicts, stream_seed
 from ogrpo.protocol import Group, IntArray
 from ogrpo.rewards.judge import Judge
 from ogrpo.rewards.pool import RewardPool
-from ogrpo.rewards.scores import ScoreRequest, Scores
+from ogrpo.rewards.scores import FailureLog, ScoreRequest, Scores
 from ogrpo.rollout.collection import Request, Rewarded
-from ogrpo.system.terminal import shown
 from ogrpo.tasks import Example
 from ogrpo.tasks.example import SOLUTION_COLUMN
 from ogrpo.tasks.problems import line_rewards
 
-log = logging.getLogger(__name__)
 Decode = Callable[[IntArray], str]
 FLIPPED = "flipped"
 """Name, among a step's rewards, of the share of them that were flipped."""
@@ -57,8 +53,7 @@ class GroupJudge:
     ) -> None:
         self.pool, self._examples, self._decode = pool, examples, decode
         self._flip, self._success = flip, success
-        self._logged: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
+        self._failures = FailureLog()
 
     def __call__(
         self, request: Request, places: Sequence[int], groups: Sequence[Group]
@@ -133,11 +128,7 @@ class GroupJudge:
             for name in dict.fromkeys(name for each in requests for name in each.columns)
         }
         scores = self.pool.score(ScoreRequest(**joined, columns=columns))
-        with self._lock:
-            for failure in scores.failures:
-                if (kind := (failure.reward, failure.kind)) not in self._logged:
-                    self._logged.add(kind)
-                    log.warning("%s (this and others like it are counted)", shown(failure.message))
+        self._failures.add(scores.failures)
         return scores
 
 

@@ -1,6 +1,8 @@
 """The request to rewards, their verdicts on each completion, and the scores they add up to."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -8,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.rewards.reward import ARGUMENTS, Reward
+from ogrpo.system.terminal import shown
 from ogrpo.system.worker import CallFailure
+
+log = logging.getLogger(__name__)
 
 FailureKind = Literal[CallFailure, "none", "not finite", "not a number"]
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
@@ -105,6 +110,22 @@ class Failure(NamedTuple):
     completion: int  # its index
     kind: FailureKind
     message: str  # names the reward, its function's file and line
+
+
+class FailureLog:
+    """Logs the first failure of each reward and kind; many threads may share it."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def add(self, failures: Iterable[Failure]) -> None:
+        """Logs the failures of a kind that has not been logged."""
+        with self._lock:
+            for failure in failures:
+                if (kind := (failure.reward, failure.kind)) not in self._logged:
+                    self._logged.add(kind)
+                    log.warning("%s (this and others like it are counted)", shown(failure.message))
 
 
 Verdict = float | Failure | None

@@ -139,7 +139,7 @@ def _prepare_session(
     track = stack.enter_context(tracking(names, run.path, as_json(config), warn))
     for line in judge_lines(prepared.task):
         console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
-    if prepared.logged is not None and not (config.goes_on and config.resume_from != 0):
+    if prepared.logged is not None and config.begins:
         console.print(shown(prepared.logged.title), markup=False, highlight=False, soft_wrap=True)
     for label, count in prepared.left_out:
         if count:

@@ -129,11 +129,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
             (f"held-out prompts longer than {length} tokens, left out", heldout.too_long),
             *few,
             *(() if lessons is None else lessons.left_out),
-            *(
-                ()
-                if logged is None or (config.goes_on and config.resume_from != 0)
-                else logged.log.counts()
-            ),
+            *(logged.log.counts() if logged is not None and config.begins else ()),
         ],
         logged=logged,
         close=close,
