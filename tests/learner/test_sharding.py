@@ -1,6 +1,7 @@
 """Meshes, in processes of their own: the devices of a process are counted when JAX starts."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from ogrpo.learner.sharding import make_mesh, part_spec, whole_axes
+from ogrpo.learner.sharding import check_prompts, make_mesh, part_spec, whole_axes
 from ogrpo.policy.params import param_axes
 from tests.policy.tiny import make_config
 
@@ -68,3 +69,10 @@ def test_a_mesh_that_does_not_fit_is_refused_with_the_number_of_devices():
         make_mesh(data=there, fsdp=2, tensor=1)
     with pytest.raises(ValueError, match=r"fsdp 0 .* at least 1"):
         make_mesh(data=1, fsdp=0, tensor=1)
+
+
+def test_prompts_that_do_not_divide_are_refused():
+    check_prompts(mesh(2, 2, 2), 16, 4)
+    message = "12 prompts in 2 microbatches .* = 4 devices: make the prompts a multiple of 8"
+    with pytest.raises(ValueError, match=re.compile(message)):
+        check_prompts(mesh(2, 2, 2), 12, 2)

@@ -91,8 +91,15 @@ class PromptStream:
     batch_size: int
     seed: int
 
+    def __post_init__(self) -> None:
+        for name in ("n_problems", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least 1.")
+
     def indices(self, step: int) -> npt.NDArray[np.int64]:
         """Returns the `batch_size` problem indices of a step, int64."""
+        if step < 0:
+            raise ValueError(f"step is {step}; steps count from 0.")
         places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epochs, offsets = np.divmod(places, self.n_problems)
         orders = {

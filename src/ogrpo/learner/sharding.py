@@ -147,6 +147,16 @@ def make_layout(
     return MeshLayout(mesh, placed_state, batch, everywhere, tables)
 
 
+def check_prompts(mesh: Mesh, prompts: int, microbatches: int) -> None:
+    """Raises ValueError where a microbatch's prompts do not divide among the batch's devices."""
+    ways = math.prod(mesh.shape[name] for name in BATCH_AXES)
+    if prompts % (microbatches * ways):
+        raise ValueError(
+            f"{prompts} prompts in {microbatches} microbatches cannot be cut among data * fsdp ="
+            f" {ways} devices: make the prompts a multiple of {microbatches * ways}"
+        )
+
+
 def place(tree: Any, where: Any) -> Any:
     """Puts arrays where a tree (or one for all) of shardings says.
 
@@ -203,12 +213,16 @@ def shard_update(
     """Returns `make_update` on a mesh: the same function of the same arguments, state donated.
 
     The batch may lie anywhere: it is placed here.
+
+    Raises:
+      ValueError: when called with prompts that do not divide among the devices.
     """
     jitted = join_frozen(shard_step(optimizer, recipe, to, options=options))
 
     def update(
         state: TrainState, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
+        check_prompts(to.mesh, batch.prompt_ids.shape[0], recipe.microbatches)
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
 
     return update
@@ -251,6 +265,7 @@ def shard_score(
     jitted = jax.jit(lambda *args: policy(*args).log_probs, out_shardings=to.batch)
 
     def score(params: Params, batch: Batch[Array], temperature: Array) -> Array:
+        check_prompts(to.mesh, batch.prompt_ids.shape[0], 1)
         return jitted(params, place(batch, to.batch), place(temperature, to.everywhere))
 
     return score

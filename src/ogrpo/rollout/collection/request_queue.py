@@ -46,6 +46,12 @@ class CollectionLimits:
     grace: float = 30.0
     """Seconds that the end of a run waits for calls under way."""
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 0 if name in ("lead", "grace") else 1
+            if value is not None and name != "ordered" and value < least:
+                raise ValueError(f"limits.{name} is {value}: give at least {least}")
+
 
 @dataclass(frozen=True, eq=False)
 class Request:
