@@ -109,7 +109,7 @@ def test_a_push_makes_the_repository_and_commits_model_and_card(server, folder):
 def test_a_refusal_and_a_hub_that_is_not_there_leave_the_folder_and_the_command(server, folder):
     server.refuses = True
     for endpoint in (server.url, "http://127.0.0.1:9"):
-        with pytest.raises(ValueError, match="was not pushed to someone/sums") as caught:
+        with pytest.raises(OSError, match="was not pushed to someone/sums") as caught:
             hub.to_hub(folder, NAME, endpoint=endpoint)
         assert f"ogrpo model {folder} --push-to-hub {NAME}" in str(caught.value)
         assert "hf_secret" not in str(caught.value)

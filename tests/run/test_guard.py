@@ -51,6 +51,6 @@ def test_a_file_without_rewards_says_what_it_looks_for_and_strict_ends_it(tmp_pa
     page = (tmp_path / "run" / "report.html").read_text()
     assert 'class="warning">step 0: 100% of the held-out answers are cut off' in page
     assert "source of ogrpo" in page
-    assert "SHA-256 of the training prompts" in page
+    assert "SHA-256 of the training problems" in page
     assert "from the command to this page" in page
     assert left(tmp_path / "run")[0][0]["pass@1/sampled"] == 0

@@ -13,7 +13,7 @@ from ogrpo.run.session import as_json
 
 BEFORE = {
     "config": json.loads(json.dumps(as_json(TrainConfig()))),
-    "data": {"tokenizer": "a", "training prompts": "b", "held-out prompts": "c"},
+    "data": {"tokenizer": "a", "training problems": "b", "held-out problems": "c"},
     "versions": {"jax": "0.10.2", "ogrpo": "0.1"},
     "devices": {"count": 1, "kind": "cpu", "processes": 1},
 }
@@ -36,7 +36,7 @@ def now(path: str, value: Any) -> dict[str, Any]:
         ("config.rollout.url", ["http://a"], "--rollout.url: [] then, ['http://a'] now"),
         ("config.mesh.fsdp", 2, "--mesh.fsdp: 1 then, 2 now"),
         ("config.push_to_hub", "me/it", "--push-to-hub: None then, me/it now"),
-        ("data.held-out prompts", "d", "held-out prompts: not the checkpoint's"),
+        ("data.held-out problems", "d", "held-out problems: not the checkpoint's"),
         ("versions.jax", "0.11", "jax: 0.10.2 then, 0.11 now"),
         ("devices.count", 8, "count: 1 then, 8 now"),
         ("devices.kind", "TPU v5e", "kind: cpu then, TPU v5e now"),
@@ -54,7 +54,7 @@ def test_what_only_shows_places_or_rounds_is_applied_and_told(path, value, line)
         ("config.algorithm", "dapo", "--algorithm: off_policy_grpo then, dapo now"),
         ("config.rollout.temperature", 0.5, "--rollout.temperature: 1.0 then, 0.5 now"),
         ("data.tokenizer", "d", "tokenizer: not the checkpoint's"),
-        ("data.training prompts", "d", "training prompts: not the checkpoint's"),
+        ("data.training problems", "d", "training problems: not the checkpoint's"),
     ],
 )
 def test_another_experiment_is_refused_unless_it_is_wanted(path, value, line):

@@ -83,8 +83,7 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
         )
         total = len(task.heldout) * sampling.group_size
         answers = collect_answers(chunks, config, total=total, console=console)
-    names = {"task": task.name, "model": str(config.model.path)}
-    settings = {**to_json(config), **names, **vars(sampling)}
+    settings = {**to_json(config), "task": task.name, **vars(sampling)}
     title = f"{task.name}, {len(task.heldout)} problems, {config.model.path}"
     how = {"title": title, "settings": settings, "console": console}
     show(answers, config, **how, answers_of=answer_readers(task.rewards))

@@ -20,6 +20,7 @@ from ogrpo.config.train import Data, Evaluation, Judging, Model, TrainConfig
 from ogrpo.config.values import (
     INERT,
     Count,
+    Index,
     OptionalCount,
     Table,
     changed,
@@ -248,7 +249,7 @@ class EvalConfig:
     come."""
     judges: Count = 8
     """Problems that are judged at once."""
-    seed: int = 0
+    seed: Index = 0
     """Of the draws."""
     ks: tuple[int, ...] = ()
     """The k of Pass@k and maj@k; by default the powers of two up to the number of samples, and that

@@ -205,7 +205,10 @@ def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str =
         if not dataclasses.is_dataclass(hints[name]):
             fields[name] = as_field(hints[name], value)
             if fields[name] is OTHER:
-                takes = dict.fromkeys(getattr(k, "__name__", str(k)) for k in _kinds(hints[name]))
+                takes: dict[str, None] = {}
+                for kind in _kinds(hints[name]):
+                    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+                    takes |= dict.fromkeys(words or [getattr(kind, "__name__", str(kind))])
                 raise ValueError(f"{where}{option} is {_short(value)}: give {' or '.join(takes)}")
         elif isinstance(value, Mapping):
             fields[name] = changed(now, value, where, f"{option}.")

@@ -69,8 +69,8 @@ def to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> str:
       The address of the model's page.
 
     Raises:
-      ValueError: the name is no repository's, there is no token, or the hub cannot be reached or
-        refuses; the folder stays as it is.
+      ValueError: the name is no repository's, or there is no token.
+      OSError: the hub cannot be reached or refuses; the folder stays as it is.
     """
     check_push(name)
     api = HfApi(endpoint=endpoint)
@@ -83,7 +83,7 @@ def to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> str:
             commit_message="Trained with ogrpo",
         )
     except _failures() as error:
-        raise ValueError(
+        raise OSError(
             f"{folder} was not pushed to {name}: {_reason(error)}. The folder is whole; push it"
             f" with ogrpo model {folder} --push-to-hub {name}"
         ) from error

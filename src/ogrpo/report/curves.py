@@ -52,7 +52,7 @@ CHARTS = (
         FROM_ZERO,
         (
             *(("seconds/rollout", "rollout"), ("seconds/update", "update")),
-            *(("seconds/sync", "push of weights"), ("seconds/eval", "evaluation")),
+            *(("seconds/sync", "copy of weights"), ("seconds/eval", "evaluation")),
         ),
     ),
     Chart(

@@ -285,11 +285,12 @@ class RunDir:
         Args:
           step: the last that stays.
           beside: the last of the token samples and certificates that stays; default: `step`.
-          keep: adds those that go to `metrics.aside.jsonl`.
+          keep: adds those that go to `metrics.aside.jsonl`, and the others to files named alike.
         """
         for file in (self.tokens, self.certificates):
             if file.exists():
-                rewind(file, step if beside is None else beside, None)
+                aside = file.with_suffix(".aside.jsonl") if keep else None
+                rewind(file, step if beside is None else beside, aside)
         return rewind(self.metrics, step, self.aside if keep else None)
 
     def metrics_writer(self) -> MetricsWriter:

@@ -147,6 +147,6 @@ def _verdict(gold: str, reply: Reply | None) -> Verdict | BadGold:
     if reply.result == "bad gold":
         return BadGold(
             f"the gold answer {gold!r} cannot be parsed by math-verify: mend it or leave its "
-            "line out (MathReward().check_golds names all such lines)."
+            "line out (check_golds of its reward names all such lines)."
         )
     return cast(Verdict, reply.result or "timeout")

@@ -74,9 +74,11 @@ _QUANTITY = re.compile(
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _QUALIFIED = re.compile(
-    r"\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
-    r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+|(?:plus|minus) [0-9]+"
-    r"|[0-9]+\s+(?:squared|cubed|halves|thirds|tenths|hundredths|thousandths))\b"
+    r"(?<!\\)\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
+    r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+"
+    r"|(?:plus|minus|times|over|point|mod|base|choose|divided by)"
+    r" (?:[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten)|factorial|below zero|not exist"
+    r"|[0-9]+\s+(?:squared|cubed|half|halves|(?:third|fourth|fifth|(?:ten|hundred|thousand)th)s?))\b"
 )
 MOST_SIDES = 8
 """Sides of an equation that are compared, each within the time bound of a comparison."""
@@ -147,7 +149,7 @@ def surely_wrong(answer: str, gold: str) -> bool:
     (True, False)
     """
     theirs = quantity(gold)
-    ours = quantity(answer, bare=theirs is not None)
+    ours = quantity(answer, bare=theirs is not None and theirs.unit.kind not in ("time", "count"))
     if ours and theirs and _ratio(ours, theirs) is None:
         return True
     words, gold_words = without_wrappers(answer), without_wrappers(gold)
@@ -177,7 +179,7 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    if "=" in answer and "," not in _THOUSANDS.sub("", gold):
+    if "=" in answer and not re.search(r"[(\[]|\\\{", gold) and "," not in _THOUSANDS.sub("", gold):
         answer = _THOUSANDS.sub("", answer)
     theirs, ratio = quantity(gold), Fraction(1)
     ours = quantity(answer, bare=theirs is not None or _is_number(gold))

@@ -91,7 +91,7 @@ def finish(session: Session, state: LoopState, before: Judged) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB elsewhere
     console.print(f"peak memory {peak / 2 ** (30 if sys.platform == 'darwin' else 20):.2f} GiB")
     session.say(f"model   {run.model}\nmetrics {run.metrics}\nreport  {run.report}")
-    if (name := session.config.push_to_hub) is not None:
+    if state.step == session.config.schedule.steps and (name := session.config.push_to_hub):
         from ogrpo.models.hub import to_hub
 
         session.say(f"hub     {to_hub(run.model, name)}")

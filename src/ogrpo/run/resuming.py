@@ -46,7 +46,7 @@ APPLIED = (
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight"),
     *("rollout.mismatch_limit",),
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),
-    *("model.remat", "model.path", "data.path", "logs.path"),
+    *("model.remat", "model.path", "data.path"),
     *("optimizer.microbatches", "optimizer.batching", "optimizer.max_skipped"),
     "optimizer.microbatch_tokens",
     *("warm_start.cache", "warm_start.retrain", "strict", "stop_when_worse", "track"),

@@ -113,7 +113,8 @@ class Session:
     @property
     def resume_command(self) -> str:
         """The command that goes on with the run."""
-        return f"{self.command.program} --run-dir {shlex.quote(str(self.run.path))} --resume"
+        how = " --resume --resume-anyway" if self.config.resume_anyway else " --resume"
+        return f"{self.command.program} --run-dir {shlex.quote(str(self.run.path))}{how}"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from ogrpo.report.run_dir import MetricsWriter, Rewound, RunDir
 from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
+from ogrpo.tasks.example import Example
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Engine | Collector)
@@ -108,15 +109,17 @@ def digests(prepared: Prepared) -> dict[str, str]:
     """Returns SHA-256 of what all processes, and a run that is resumed, must agree on."""
     options = {k: v for k, v in to_json(prepared.config).items() if k not in MAY_DIFFER}
 
-    def tokens(prompts: Sequence[IntArray]) -> bytes:
-        lengths = np.array([len(ids) for ids in prompts])
-        return b"".join(np.ascontiguousarray(ids).tobytes() for ids in [lengths, *prompts])
+    def problems(prompts: Sequence[IntArray], examples: Sequence[Example]) -> bytes:
+        columns = [example.columns for example in examples]  # which rewards see
+        said = json.dumps(columns, sort_keys=True, default=lambda value: type(value).__name__)
+        arrays = [np.array([len(ids) for ids in prompts]), *prompts]
+        return b"".join([*(np.ascontiguousarray(ids).tobytes() for ids in arrays), said.encode()])
 
     contents = {
         "configuration": json.dumps(options, sort_keys=True, default=str).encode(),
         "tokenizer": prepared.tokenizer.backend.to_str().encode(),
-        "training prompts": tokens(prepared.prompts.train),
-        "held-out prompts": tokens(prepared.prompts.heldout),
+        "training problems": problems(prepared.prompts.train, prepared.task.train),
+        "held-out problems": problems(prepared.prompts.heldout, prepared.heldout),
     }
     return {what: hashlib.sha256(content).hexdigest() for what, content in contents.items()}
 
