@@ -28,8 +28,10 @@ REWARDS = np.array([0.0, 1.0, 0.0, 1.0])
 
 
 def gains_of(outcomes, log_old, log_new, share=0.0):
+    """Of completions of one token behind one without loss."""
     tokens = [jnp.asarray(table[outcomes][..., None], jnp.float32) for table in (log_new, log_old)]
-    mask = jnp.ones((*outcomes.shape, 1), bool)
+    tokens = [jnp.pad(log_probs, ((0, 0), (0, 0), (1, 0))) for log_probs in tokens]
+    mask = jnp.broadcast_to(jnp.array([False, True]), (*outcomes.shape, 2))
     rewards = jnp.asarray(REWARDS[outcomes], jnp.float32)
     return draw_gains(*tokens, mask, rewards, share=share)
 

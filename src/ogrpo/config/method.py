@@ -121,7 +121,12 @@ def silent(config: TrainConfig) -> bool:
 
 
 AT_RATIO_ONE = {
-    "": ("eps_low", "eps_high", "outer_low", "outer_high"),
+    "": (
+        *("eps_low", "eps_high", "outer_low", "outer_high"),
+        *("dual", "temperature_pos", "temperature_neg"),
+    ),
+    "kl_cov": ("share", "coef"),
+    "distill": ("low", "coef"),
     "vespo": ("power_pos", "power_neg", "rate_pos", "rate_neg"),
     "cispo": ("low",),
     "m2po": ("threshold",),

@@ -375,13 +375,16 @@ def pass_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     check_at_least(1, k=k)
     values, present = judged(rewards, 2)
     success = present & (values > 0)
-    n = masked_count(present, values.dtype)
-    failures = n - masked_count(success, values.dtype)
-    mean = 1 - _share_of_sets((failures, k), (n, k))
-    missed = _share_of_sets((failures - 1, k - 1), (n - 1, k - 1))
-    mixed = (mean > 1e-6) & (mean < 1 - 1e-6)
-    std = jnp.sqrt(jnp.where(mixed, mean * (1 - mean), 1))
-    credit = (jnp.where(success, 1.0, 1 - missed) - mean) / std
+    n, successes = masked_count(present, values.dtype), masked_count(success, values.dtype)
+    place = jnp.cumsum(jnp.ones_like(values), axis=-1) - 1
+    # 1 - R is a product over the successes: log-gammas of large groups would cancel.
+    factors = jnp.log1p(-jnp.minimum(k / jnp.maximum(n - place, 1), 1))
+    log_failed = jnp.sum(jnp.where(place < successes, factors, 0), axis=-1, keepdims=True)
+    failed, mean = jnp.exp(log_failed), -jnp.expm1(log_failed)
+    mixed = (mean > 1e-6) & (failed > 1e-6)
+    std = jnp.sqrt(jnp.where(mixed, mean * failed, 1))
+    others = failed * successes / jnp.maximum(n - successes, 1)  # E of a failure is R - this
+    credit = jnp.where(success, failed, -others) / std
     enough = jnp.where(k > rewards.shape[-1], jnp.nan, 1.0)
     return enough * jnp.where(present & mixed & (n >= k), credit, 0)
 

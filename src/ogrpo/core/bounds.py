@@ -2,7 +2,7 @@
 
 Distributions are probability vectors [Y] (`pi`, `mu` the behaviour, `pi_k` the current
 policy), `rewards` [Y]. sigma = sqrt(Var_mu[r] + eps). Every inequality here is exact, not
-asymptotic; the property tests hold them to enumeration and the `proofs` folder to Coq.
+asymptotic; the property tests hold them to enumeration, the `proofs` folder most of them to Coq.
 """
 
 import jax

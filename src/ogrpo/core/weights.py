@@ -197,4 +197,4 @@ def _normalized(log_ratio: jax.Array, mask: jax.Array, axes: tuple[int, ...]) ->
     weights = _relative(sums, axes)
     count = jnp.sum(present, axes, keepdims=True).astype(weights.dtype)
     average = jnp.sum(weights, axes, keepdims=True) / jnp.maximum(count, 1)
-    return jax.lax.stop_gradient(jnp.where(mask, weights / average, 0))
+    return jax.lax.stop_gradient(jnp.where(mask, weights / jnp.where(average > 0, average, 1), 0))

@@ -33,7 +33,7 @@ from ogrpo.config.train import Certification
 from ogrpo.core.advantages import leave_one_out
 from ogrpo.core.bounds import unit_center_price
 from ogrpo.core.certificates import Certificate, betting_confidence, improvement_gap, mixture_ratios
-from ogrpo.core.ratios import exp_ratio, sequence_log_ratio
+from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.learner.checkpoint import content_hash
 from ogrpo.learner.hosts import fetch, from_first
@@ -107,9 +107,9 @@ def pair_gains(new_rewards: np.ndarray, old_rewards: np.ndarray) -> np.ndarray:
 
 @jax.jit
 def _gains(new: Array, old: Array, mask: Array, rewards: Array, share: Array) -> Array:
-    log_ratio = sequence_log_ratio(new, old, mask)[..., 0]
-    ratio, center = mixture_ratios(log_ratio, share=share)
-    worst = worst_rewards(rewards, log_ratio)
+    sequence = log_ratio(new, old, mask).sum(-1)
+    ratio, center = mixture_ratios(sequence, share=share)
+    worst = worst_rewards(rewards, sequence)
     span = {"reward_low": LOWEST, "reward_high": HIGHEST}
     return improvement_gap(ratio, center, worst, eps_low=1.0, eps_high=HEADROOM, **span)
 
@@ -132,9 +132,9 @@ def center_prices(
 
     The baseline is the mean of all others drawn. Zero for a completion that was not judged.
     """
-    log_ratio = sequence_log_ratio(new_log_probs, behavior_log_probs, mask)[..., 0]
+    sequence = log_ratio(new_log_probs, behavior_log_probs, mask).sum(-1)
     advantages = leave_one_out(rewards.ravel()).reshape(rewards.shape)
-    return unit_center_price(exp_ratio(log_ratio), advantages, eps_low=eps_low, eps_high=eps_high)
+    return unit_center_price(exp_ratio(sequence), advantages, eps_low=eps_low, eps_high=eps_high)
 
 
 def certify(gains: np.ndarray, delta: float) -> Certificate:

@@ -26,7 +26,7 @@ HEAD = """\
 
     What this file does not prove, and whoever reads it has to believe:
     - that the draws were made, in this order, independently given the past, from the two policies
-      whose log-probs were recorded, and that no update had seen them;
+      whose log-probs were recorded, at prompts of one law, and that no update had seen them;
     - that the values are those of exact log-probs: they were computed in float32;
     - that the digests are of these policies' weights, which the seal ties to the numbers against
       damage and not against whoever computes it anew;
