@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ogrpo.config.method import algorithm
-from ogrpo.config.train import TrainConfig
+from ogrpo.config.train import TrainConfig, WarmStart
 from ogrpo.config.values import INERT, Table, check_conditions, require
 from ogrpo.core.algorithms import STEPS
 from ogrpo.data.tokenizer import TextTokenizer
@@ -367,7 +367,8 @@ ACTS: Table = (
         "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache"
         " warm-start.retrain warm-start.seed",
         lambda s: s.config.imitates,
-        "the model's weights are given, and --warm-start.solutions is not",
+        "the model's weights are given, and --warm-start.solutions is not; where a preset has it:"
+        f" --warm-start.steps {WarmStart.steps} --warm-start.batch {WarmStart.batch}",
     ),
     (
         "warm-start.save-every",
