@@ -158,11 +158,12 @@ def test_a_servers_password_reaches_nobody(tmp_path, monkeypatch, capfd, url):
 def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
     def command(*arguments):
         code = main([*map(str, arguments)])
-        return code, capsys.readouterr().out
+        return code, "".join(capsys.readouterr())
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    judged = ("--task", SUMS, "--rewards", "my_rewards.py:ends_right")
+    problems = Path(shutil.copy(SUMS, "sums.jsonl"))
+    judged = ("--task", problems, "--rewards", "my_rewards.py:ends_right")
     shutil.copy(rewards.__file__, "my_rewards.py")
     code, output = command("train", *judged, "--run-dir", "one", *SMALL)
     assert code == 0, output
@@ -173,6 +174,14 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
     (tmp_path / "one/report.html").unlink()
     code, output = command("report", "one")
     assert (code, (tmp_path / "one/report.html").read_text()) == (0, page), output
+    longer = ("train", "--run-dir", "one", "--resume", "--schedule.steps", "3")
+    code, output = command(*longer)
+    assert code == 0, output
+    assert "my_rewards.py:ends_right" in (tmp_path / "one/model/README.md").read_text()
+    problems.write_text(problems.read_text().replace('"answer": "', '"answer": "1'))
+    code, output = command(*longer)
+    assert code == 2
+    assert "training problems: not the checkpoint's" in output
     config = tmp_path / "two/config.json"
     shutil.copytree("one", "two")
     config.write_text(config.read_text().replace('"beta": null', '"beta": 0.1'))

@@ -35,8 +35,9 @@ def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):
     run.rewind(1, beside=2)  # the evaluation of step 2 has failed
     assert [line["step"] for line in read_records(run.tokens)] == [1, 2]
     assert len(read_records(run.certificates)) == 2
+    run.rewind(1, keep=True)
     run.rewind(1)
-    run.rewind(1)
+    assert [line["step"] for line in read_records(tmp_path / "run/tokens.aside.jsonl")] == [2]
     assert run.read_metrics() == [{"step": 1, "kl": None, "nonfinite": ["kl"]}]
     assert [line["step"] for line in read_records(run.tokens)] == [1]
 

@@ -21,6 +21,7 @@ from ogrpo.run.resuming import origin
 from ogrpo.run.session import Session, as_json, not_counted, outcomes
 from ogrpo.setup.model import save_model
 from ogrpo.system.extras import commit_of
+from ogrpo.system.files import read_json
 
 SHOWN_ANSWERS = 12
 
@@ -70,7 +71,7 @@ def finish(session: Session, state: LoopState, before: Judged) -> None:
         method=session.title,
         source=algorithm(session.config).source,
         data=prepared.task.name,
-        command=session.command.whole,
+        command=page.command,
         base=base,
         licence=licence,
         provenance=page.provenance,
@@ -108,8 +109,10 @@ def first_page(session: Session) -> PageData:
         *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
         ("SHA-256 of the configuration", made["config_sha256"]),
     ]
-    defaults = as_json(TrainConfig())
-    return PageData(session.command.whole, session.title, provenance=provenance, defaults=defaults)
+    defaults, kept, command = as_json(TrainConfig()), session.run.page_data, session.command.whole
+    if not session.config.begins and kept.is_file():
+        command = read_json(kept)["command"]  # of the run's beginning, which has its options
+    return PageData(command, session.title, provenance=provenance, defaults=defaults)
 
 
 def save(session: Session, train: TrainState) -> None:
