@@ -2,8 +2,8 @@
 
     python examples/compose_a_loss.py
 
-Below the line is all a new idea takes. Above the table, its gradient estimator is set beside those
-it competes with, over every group that the sampler could have drawn.
+Between the two lines stands all that a new idea takes. The table compares its gradient estimator
+with those it competes with, over every group that the sampler could have drawn.
 """
 
 from functools import partial

@@ -95,7 +95,7 @@ GRIDS = {
 """Studies of docs/studies.md: each takes --quick, --jobs, --run-dir, --from-rows and --base.*."""
 
 STUDIES: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
-    "gsm8k": ("off-policy GRPO on grade-school mathematics", _gsm8k),
+    "gsm8k": ("off-policy GRPO on generated word problems; on GSM8K with --data.path", _gsm8k),
     **{name: (text, partial(_grid, name)) for name, text in GRIDS.items()},
     "rows": ("puts a study's rows where they are committed: rows STUDY RUN_DIR", _rows),
     "cells": (

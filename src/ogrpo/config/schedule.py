@@ -32,7 +32,7 @@ class Schedule:
     """Batches that may be asked for ahead of the step that trains on them. 0 collects and trains in
     turn; more overlap the two and make the samples that many steps older."""
     replay: Count = 1
-    """Batches drawn from the buffer in a step: updates per fresh group, apart from i."""
+    """Batches drawn from the buffer in a step: a group is drawn replay * draw / prompts times."""
     warmup: Index = 0
     """First steps that only collect."""
     offline: bool = False

@@ -45,7 +45,7 @@ def main_study(**parts: Any) -> TrainConfig:
 
 
 def none() -> TrainConfig:
-    """Returns the defaults of all options, of no study."""
+    """The options' defaults: off-policy GRPO with new weights at every step, which is on-policy."""
     return TrainConfig()
 
 

@@ -27,7 +27,7 @@ from ogrpo.core.algorithms.parts import (
     REDUCTIONS,
 )
 
-NO_KL = Knob(0.0, "no KL term in the paper")
+NO_KL = Knob(0.0, "no KL term in its source")
 CLIP = published("PPO, arXiv:1707.06347, section 6.1", eps_low=0.2, eps_high=0.2)
 PRIME_RL = "prime-rl, August 2026"
 AT_UNIT_CENTER = partial(objectives.off_policy_grpo, center_fn=objectives.unit_center)
