@@ -25,7 +25,7 @@ from experiments.grid.rows import SCORE, Row, by_seed, reported, where
 from ogrpo.evaluation.estimates import student_quantile
 
 SMALLEST = 0.05
-"""Sampled Pass@1: what paired runs of five seeds show here four times in five."""
+"""Pass@1: the smallest effect of interest; docs/results.md says how often five seeds show it."""
 LEVEL = 0.05
 WORDS = ("reproduced", "not seen", "contradicted", "undecided")
 

@@ -31,8 +31,8 @@ from ogrpo.serving.bridge import embedded_engine
 from ogrpo.setup.devices import DTYPES, REMAT, make_policy_fn
 from ogrpo_plan.config import ITEMSIZE, Plan
 
-DRAWS = 8
-"""Of `--preset reuse`; what it saves in completions is in docs/reuse.md."""
+DRAWS = 4
+"""Updates that `--preset reuse` takes with a completion; what it saves is in docs/reuse.md."""
 
 
 def times(plan: Plan) -> dict[str, float]:

@@ -45,7 +45,7 @@ def main_study(**parts: Any) -> TrainConfig:
 
 
 def none() -> TrainConfig:
-    """The options' defaults: off-policy GRPO with new weights at every step, which is on-policy."""
+    """Returns the options' defaults: off_policy_grpo, on-policy with new weights at every step."""
     return TrainConfig()
 
 
