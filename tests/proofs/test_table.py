@@ -113,6 +113,10 @@ def test_row_names_what_exists_its_status_is_honest_and_each_theorem_has_one_tes
         assert test in row.tests, name
     assert row.functions
     for name in row.functions:
+        if "::" in name:  # the library has no such function, the row's test has it
+            assert name in exact_tests()
+            assert name.split("::")[0] in {test.split("::")[0] for test in row.tests}
+            continue
         module, function = name.split(".")
         assert callable(getattr(importlib.import_module(f"ogrpo.core.{module}"), function))
     assert row.tests
