@@ -10,12 +10,11 @@ longest answer of these has come.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from math import nan
 from typing import Any
 
-from ogrpo.evaluation.answers import AnswerRecord, by_problem, jsonable
+from ogrpo.evaluation.answers import AnswerRecord, jsonable
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
 from ogrpo.rewards.scores import FailureLog, ScoreRequest, Scores
 from ogrpo.tasks.example import Example
@@ -57,7 +56,7 @@ def sample_and_judge(
 
     Raises:
         ValueError: there is no problem, a number is below 1, or a column cannot be recorded; before
-            anything is sampled.
+            anything is sampled. Later, where `score` gives not one verdict for each answer.
     """
     if not examples:
         raise ValueError("there is no problem to evaluate on: the held-out split is empty")
@@ -73,26 +72,45 @@ def sample_and_judge(
     def draw(start: int) -> list[Group]:
         return engine.generate(prompts[start : start + batch], sampling, seed + start)
 
-    def judge(start: int, groups: Sequence[Group]) -> list[AnswerRecord]:
-        pairs = zip(examples[start : start + len(groups)], groups, strict=True)
-        answers = [
+    def judge_problem(problem: int, group: Group, texts: Sequence[str]) -> list[AnswerRecord]:
+        example = examples[problem]
+        request = ScoreRequest.of_group(
+            example.prompt,
+            texts,
+            completion_ids=[completion.token_ids.tolist() for completion in group.completions],
+            finish_reasons=[completion.finish_reason for completion in group.completions],
+            columns=example.columns,
+        )
+        scores = score(request)
+        failures.add(scores.failures)
+        sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
+        if sizes != [len(texts)] * len(sizes):
+            raise ValueError(
+                f"{example.source}: {len(texts)} answers were judged and {sizes} verdicts came back"
+            )
+        return [
             AnswerRecord(
                 problem=problem,
                 sample=sample,
                 source=example.source,
                 prompt=example.prompt,
                 columns=example.columns,
-                text=decode(completion.token_ids),
+                text=texts[sample],
                 token_ids=tuple(completion.token_ids.tolist()),
                 finish_reason=completion.finish_reason,
-                values={},
-                reward=nan,
-                failed=False,
+                values={name: float(values[sample]) for name, values in scores.values.items()},
+                reward=nan if scores.failed[sample] else float(scores.rewards[sample]),
+                failed=bool(scores.failed[sample]),
             )
-            for problem, (example, group) in enumerate(pairs, start=start)
             for sample, completion in enumerate(group.completions)
         ]
-        return judged(answers, score, judges, failures)
+
+    def judge(start: int, groups: Sequence[Group]) -> list[AnswerRecord]:
+        problems = range(start, start + len(groups))
+        texts = [[decode(completion.token_ids) for completion in g.completions] for g in groups]
+        with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
+            judged = threads.map(judge_problem, problems, groups, texts)
+            return [answer for answers in judged for answer in answers]
 
     return _overlapped(range(0, len(prompts), batch), draw, judge, concurrent)
 
@@ -128,45 +146,3 @@ def _overlapped(
         # An engine's call in flight ends by itself, or when its owner closes the engine.
         samplers.shutdown(wait=False, cancel_futures=True)
         judging_thread.shutdown(wait=False)
-
-
-def judged(
-    answers: Sequence[AnswerRecord], score: JudgeFn, judges: int, failures: FailureLog
-) -> list[AnswerRecord]:
-    """Returns the answers, by problem and sample, with the verdicts of `score`.
-
-    The answers of one problem are judged by one call, and those of `judges` problems at once.
-    What failed is added to `failures`.
-
-    Raises:
-        ValueError: the verdicts are not one for each answer.
-    """
-
-    def judge(group: Sequence[AnswerRecord]) -> list[AnswerRecord]:
-        first = group[0]
-        request = ScoreRequest.of_group(
-            first.prompt,
-            [answer.text for answer in group],
-            completion_ids=[[*answer.token_ids] for answer in group],
-            finish_reasons=[answer.finish_reason for answer in group],
-            columns=first.columns,
-        )
-        scores = score(request)
-        failures.add(scores.failures)
-        sizes = [len(scores.rewards), len(scores.failed), *map(len, scores.values.values())]
-        if sizes != [len(group)] * len(sizes):
-            raise ValueError(
-                f"{first.source}: {len(group)} answers were judged and {sizes} verdicts came back"
-            )
-        return [
-            replace(
-                answer,
-                values={name: float(values[n]) for name, values in scores.values.items()},
-                reward=nan if scores.failed[n] else float(scores.rewards[n]),
-                failed=bool(scores.failed[n]),
-            )
-            for n, answer in enumerate(group)
-        ]
-
-    with ThreadPoolExecutor(judges, thread_name_prefix="evaluation-reward") as threads:
-        return [answer for group in threads.map(judge, by_problem(answers)) for answer in group]
