@@ -167,6 +167,8 @@ class Engine(Protocol):
     def generate(self, prompts: Sequence[IntArray], sampling: Sampling, seed: int) -> list[Group]:
         """Returns one group per prompt, in the order of `prompts`.
 
+        What may succeed later it tries again by itself: any error ends a run.
+
         Raises:
             ValueError: `check_request` refuses it.
         """

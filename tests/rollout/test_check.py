@@ -106,7 +106,7 @@ def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name, value,
             prompts = [int(group.prompt_ids[0]) for group in turn(source, step).groups]
             assert prompts == [10 * step + n for n in range(3)]
         metrics = source.metrics()
-    assert metrics["collect/retried/refused"] == 1
+    assert metrics["collect/retried"] == 1
     assert metrics["rollout/refused"] == metrics[f"rollout/refused/{reason}"] == 2
 
 

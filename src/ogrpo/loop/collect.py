@@ -62,7 +62,6 @@ def make_collector(state: LoopState, parts: Parts) -> Collector:
         collection.reward_fn,
         steps=range(state.step, max(last, state.step)),
         limits=collection.limits,
-        retry_on=collection.retry_on,
         terms=collection.terms,
     )
     collector.publish(state.train.whole(state.server), state.server_version)

@@ -73,8 +73,6 @@ class Collection:
     reward_metrics: Callable[[], Mapping[str, float]]
     """Counts of the rewards since the start."""
     limits: CollectionLimits
-    retry_on: tuple[type[Exception], ...]
-    """Errors of the engine that pass."""
     collector: Callable[..., Collector] = Collector
     """Makes the collector; with several processes, one that all of them share."""
 

@@ -49,7 +49,6 @@ from ogrpo.policy.lora import TARGETS
 from ogrpo.protocol import Engine, IntArray, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
-from ogrpo.rollout.vllm import Unavailable
 from ogrpo.serving.bridge import embedded_engine, sampler_layout
 from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
 from ogrpo.setup.logs import make_behavior
@@ -126,7 +125,6 @@ def make_parts(
             prompts_per_call=config.rollout.prompts_per_call,
             ordered=config.rollout.in_flight == "wait",
         ),
-        retry_on=(Unavailable,),
     )
     serving = None if config.evaluation.engine == "embedded" else engine
     evaluator = Evaluator(

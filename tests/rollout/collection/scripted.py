@@ -13,10 +13,6 @@ SAMPLING = Sampling(temperature=1.0, max_tokens=4, group_size=2)
 LONG = 60  # seconds after which a wait in a test means that something hangs
 
 
-class Flaky(RuntimeError):
-    """An error that passes."""
-
-
 def group(prompt, version, seed=0, size=2):
     """Completions whose tokens are the version, the seed and the prompt."""
     return _group(int(prompt[0]), version, seed, size)
@@ -93,7 +89,6 @@ def collector(
         reward_fn,
         steps=steps if isinstance(steps, range) else range(steps),
         limits=make_limits(**limits),
-        retry_on=(Flaky,),
         terms=terms,
     )
 

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,6 @@ from ogrpo.rollout.collection import CollectionError
 from tests.rollout.collection.scripted import (
     LONG,
     SAMPLING,
-    Flaky,
     Scripted,
     collector,
     equal_rewards,
@@ -71,27 +71,30 @@ def test_what_is_drawn_depends_neither_on_timing_nor_on_the_number_of_workers():
     assert all(log == logs[0] for log in logs)
 
 
-def flaky(every):
-    """Each call fails the first `every` times."""
-
-    def script(engine, prompts, seed):
-        if engine.calls[tuple(int(p[0]) for p in prompts)] <= every:
-            raise Flaky("the server is gone")
-
-    return script
+def short(engine, groups):
+    """Lacks a completion of each group."""
+    return [replace(g, completions=g.completions[1:]) for g in groups]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_failures_that_pass_change_no_group_and_are_counted(workers):
-    limits = {"lead": 2, "workers": workers, "prompts_per_call": 2}
-    with collector(Scripted(flaky(2)), 4, **limits) as source:
-        batches = [origins(turn(source, step, v=2)) for step in range(4)]
-        assert source.metrics()["collect/retried/failed"] == 2 * 4 * 3
-    assert batches == [origins(t) for t in run(Scripted(), 4, v=2, **limits)]
+def short_twice(engine, groups):
+    """Lacks them where its prompts are drawn for the first and the second time."""
+    drawn = engine.calls[tuple(int(g.prompt_ids[0]) for g in groups)]
+    return short(engine, groups) if drawn <= 2 else groups
+
+
+def test_refused_groups_are_drawn_again_alike_by_any_number_of_workers_and_are_counted():
+    batches = []
+    for workers in (1, 3):
+        limits = {"lead": 2, "workers": workers, "prompts_per_call": 2}
+        with collector(Scripted(answer=short_twice), 4, **limits) as source:
+            batches.append([origins(turn(source, step, v=2)) for step in range(4)])
+            metrics = source.metrics()
+        assert metrics["collect/retried"] == metrics["rollout/refused/count"] == 2 * 4 * 3
+    assert batches[0] == batches[1]
 
 
 LASTING = {
-    r"3 of 3 groups.*after 3 attempts": (Scripted(flaky(99)), None, Flaky, 3),
+    r"3 of 3 groups.*after 3 attempts.*\(count\)": (Scripted(answer=short), None, type(None), 3),
     "a mistake": (Scripted(lambda *_: {}["a mistake"]), None, KeyError, 1),
     "place 0 answers another prompt": (Scripted(answer=lambda _, x: x[::-1]), None, ValueError, 1),
     "2 groups for 3 prompts": (Scripted(answer=lambda _, x: x[1:]), None, ValueError, 1),
@@ -116,7 +119,7 @@ def test_a_push_that_fails_reaches_the_trainer_at_the_batch_that_needs_it():
     class Refusing(Scripted):
         def publish(self, params, version):
             if version == 1:
-                raise Flaky("weights are not finite")
+                raise ValueError("weights are not finite")
             super().publish(params, version)
 
     with collector(Refusing(), lead=1) as source:
@@ -138,7 +141,8 @@ def test_a_group_short_of_completions_is_drawn_again_alone_by_another_seed(at_on
     engine, shortened = Scripted(answer=answer), []
     with collector(engine, prompts_per_call=at_once) as source:
         turn(source, 0)
-        assert source.metrics()["collect/retried/incomplete"] == 1
+        metrics = source.metrics()
+    assert metrics["collect/retried"] == metrics["rollout/refused/count"] == 1
     drawn = [call[1:3] for call in engine.log if call[0] == "generate"]
     assert len(drawn) == calls
     (_, first), (prompts, second) = [each for each in drawn if 1 in each[0]]

@@ -9,8 +9,8 @@
 `take(step)` asks for the batches up to step + lead and waits for its own; `publish` returns at
 once. With one worker, what the engine is called with depends on the order of the trainer's calls
 alone. A batch is handed out when every prompt of it has its group, however long the slowest takes:
-nothing favours prompts that are answered fast. An engine's own timeouts turn an answer that never
-comes into an error, and the prompt is tried again.
+nothing favours prompts that are answered fast. An engine repeats by itself what may succeed later,
+and its timeouts turn an answer that never comes into an error: any error of it ends collection.
 """
 
 import logging
@@ -25,7 +25,6 @@ from typing import Any
 from ogrpo.protocol import Engine, Group, Sampling
 from ogrpo.rollout.check import REFUSED, Flaw, Terms, flaws
 from ogrpo.rollout.collection.request_queue import (
-    REASONS,
     CollectionLimits,
     Publish,
     Request,
@@ -51,8 +50,6 @@ class Collector(AbstractContextManager["Collector"]):
         reward_fn: what judges groups; called from the judges' threads, from several at once.
         steps: the steps of the run that are to come; nothing is drawn beyond them.
         limits: see `CollectionLimits`.
-        retry_on: errors of `generate` that pass. Any other error ends the run, as does one of
-            `publish`.
         terms: what completions are checked against, beside the versions published; by default
             the sampling alone.
     """
@@ -66,16 +63,13 @@ class Collector(AbstractContextManager["Collector"]):
         *,
         steps: range,
         limits: CollectionLimits,
-        retry_on: tuple[type[Exception], ...],
         terms: Terms | None = None,
     ) -> None:
         self._engine, self._sampling, self._limits = engine, sampling, limits
         self._reward_fn = reward_fn
         self._versions: set[int] = set()
         self._terms = replace(terms or Terms(sampling), versions=self._versions)
-        self._queue = RequestQueue(
-            request_at, steps=steps, sampling=sampling, limits=limits, retry_on=retry_on
-        )
+        self._queue = RequestQueue(request_at, steps=steps, sampling=sampling, limits=limits)
         self._changed = threading.Condition()
         self._closed = False
         self._held = False
@@ -275,9 +269,8 @@ class Collector(AbstractContextManager["Collector"]):
         `idle/trainer` is the share of its time that the trainer waited in `take`, `idle/workers`
         the share that the workers waited for something to do; `tokens/s` counts every token that
         was drawn. `staleness/count/k` counts the completions handed out at staleness k,
-        `retried/*` the groups that were drawn again: the call failed, or what came was incomplete
-        or refused.
-        `rollout/refused` counts the completions of groups that were refused, also by reason.
+        `retried` the groups that were refused and drawn again. `rollout/refused` counts the
+        completions of groups that were refused, also by reason.
         """
         with self._changed:
             self._waits(TRAINER, 0)
@@ -287,7 +280,7 @@ class Collector(AbstractContextManager["Collector"]):
                 "idle/trainer": self._seconds[TRAINER] / elapsed,
                 "idle/workers": self._seconds[WORKERS] / (elapsed * self._limits.workers),
                 "tokens/s": self._tokens / elapsed,
-                **{f"retried/{reason}": self._queue.retried[reason] for reason in REASONS},
+                "retried": self._queue.retried,
                 **{f"staleness/count/{k}": n for k, n in counts},
             }
             if total := sum(n for _, n in counts):

@@ -38,7 +38,7 @@ class CollectionLimits:
     prompts_per_call: int | None = None
     """Prompts in one call of `generate`; None: a whole batch."""
     attempts: int = 3
-    """Times that a prompt is tried before the run gives up."""
+    """Times that a prompt is drawn before the run gives up."""
     ordered: bool = True
     """Whether new weights wait for the calls under way. If so, the version that draws each group
     does not depend on timing, however many workers there are; if not, nobody waits, and a call
@@ -168,9 +168,6 @@ class Publish:
 
 
 Command = Call | Publish
-REASONS = ("failed", "incomplete", "refused")
-"""Why a prompt is tried again: its call failed, or its group lacks completions or has one that is
-not what was ordered."""
 
 
 @dataclass(eq=False)
@@ -187,7 +184,7 @@ class RequestQueue:
     Attributes:
         version: the version published last, None before any.
         error: the error that ended collection.
-        retried: prompts that were tried again, by the reason.
+        retried: prompts that were drawn again, as their groups were refused.
         refused: completions of the groups that were refused, by the reason.
         staleness: completions handed out, by their staleness.
         under_way: calls and pushes that the engine is at; one that is done is taken out.
@@ -201,17 +198,15 @@ class RequestQueue:
         steps: range,
         sampling: Sampling,
         limits: CollectionLimits,
-        retry_on: tuple[type[Exception], ...],
     ) -> None:
         self.version: int | None = None
         self.error: CollectionError | None = None
-        self.retried: Counter[str] = Counter()
+        self.retried = 0
         self.refused: Counter[str] = Counter()
         self.staleness: Counter[int] = Counter()
         self.under_way: set[Command] = set()
         self._request_at, self._sampling = request_at, sampling
-        self._limits, self._retry_on = limits, retry_on
-        self._steps = steps
+        self._limits, self._steps = limits, steps
         self._requested, self._next = steps.start, steps.start
         self._queue: deque[Command] = deque()
         self.unjudged: deque[Unjudged] = deque()
@@ -267,63 +262,47 @@ class RequestQueue:
         self.under_way.add(command)
         return command
 
-    def drawn(
-        self, call: Call, groups: Sequence[Group], flaws: Mapping[int, Flaw] | None = None
-    ) -> None:
-        """Keeps what is whole and as ordered; the prompts of the rest are tried again.
+    def drawn(self, call: Call, groups: Sequence[Group], flaws: Mapping[int, Flaw]) -> None:
+        """Keeps what is whole and as ordered; the prompts of the rest are drawn again.
 
         `flaws` are those of the groups, by their place among them (`ogrpo.rollout.check`).
         """
         self.under_way.remove(call)
-        again: dict[int, str] = {}
-        fit: dict[int, Group] = {}
-        flaws = flaws or {}
-        for n, (place, group) in enumerate(zip(call.places, groups, strict=True)):
-            if len(group.completions) != self._sampling.group_size:
-                again[place] = "incomplete"
-            elif n in flaws:
-                self.refused[flaws[n].reason] += len(group.completions)
-                again[place] = "refused"
-            else:
-                fit[place] = group
         batch = self._batches[call.request.step]
-        repeated = batch.orders.repeated(fit, greedy=self._sampling.greedy)
-        for place, flaw in repeated.items():
-            self.refused[flaw.reason] += len(fit.pop(place).completions)
-            again[place] = "refused"
+        drawn = dict(zip(call.places, groups, strict=True))
+        refused = {call.places[n]: flaw for n, flaw in flaws.items()}
+        whole = {place: group for place, group in drawn.items() if place not in refused}
+        refused |= batch.orders.repeated(whole, greedy=self._sampling.greedy)
+        fit = {place: group for place, group in whole.items() if place not in refused}
         if fit:
             batch.drawn += len(fit)
             self.unjudged.append(Unjudged(call.request, (*fit,), (*fit.values(),)))
-        if again:
-            first = next((f"{flaw}" for flaw in (*flaws.values(), *repeated.values())), "")
-            self._retry(call, again, None, first)
+        for place, flaw in refused.items():
+            self.refused[flaw.reason] += len(drawn[place].completions)
+        if refused:
+            self._draw_again(call, refused)
 
     def failed(self, command: Command, error: BaseException) -> None:
-        """Tries a call again if its error is one that passes; any other error ends collection."""
+        """Ends collection, as the engine failed."""
         self.under_way.remove(command)
         if isinstance(command, Publish):
             self._end(f"version {command.version} was not published: {error}", error)
-        elif isinstance(error, self._retry_on):
-            self._retry(command, dict.fromkeys(command.places, "failed"), error, str(error))
         else:
             self._end(f"step {command.request.step}: {error}", error)
 
-    def _retry(
-        self, call: Call, reasons: dict[int, str], error: BaseException | None, last: str
-    ) -> None:
+    def _draw_again(self, call: Call, refused: Mapping[int, Flaw]) -> None:
         if call.attempt >= self._limits.attempts:
-            counts = dict(Counter(reasons.values()))
+            first = next(iter(refused.values()))
             self._end(
-                f"step {call.request.step}: {len(reasons)} of {len(call.places)} groups {counts} "
-                f"after {call.attempt} attempts" + (f", last: {last}" if last else ""),
-                error,
+                f"step {call.request.step}: {len(refused)} of {len(call.places)} groups are "
+                f"refused after {call.attempt} attempts, the first: {first}",
+                None,
             )
             return
-        self.retried.update(reasons.values())
-        # A call that failed is repeated as it was, so that failures change no sample. Groups that
-        # were refused get another seed: with the same one they would be drawn as they were.
-        seed = call.seed if error is not None else derived_seed(call.seed, call.attempt)
-        again = replace(call, places=tuple(reasons), seed=seed, attempt=call.attempt + 1)
+        self.retried += len(refused)
+        # With the same seed they would be drawn as they were.
+        seed = derived_seed(call.seed, call.attempt)
+        again = replace(call, places=tuple(refused), seed=seed, attempt=call.attempt + 1)
         # Ahead of the queue: what was requested before the next weights is drawn before them.
         self._queue.appendleft(again)
 
