@@ -15,10 +15,6 @@ READERS = {
     "ogrpo/system/lock.py": (NAMES, "shows since when a run's folder is held"),
     "ogrpo_plan/main.py": (NAMES, "names a new folder"),
     "ogrpo/run/main.py": (NAMES, "names a new folder"),
-    "ogrpo/setup/cache.py": (
-        {"time.time", "st_mtime"},
-        "skips compiled programs that it has looked at; one that it misses is compiled anew",
-    ),
 }
 """The only files that may read such a clock, and why a jump of it costs nothing."""
 

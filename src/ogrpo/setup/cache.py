@@ -8,8 +8,6 @@ versions and machine, with the file of its weights and that file's SHA-256. Weig
 import hashlib
 import json
 import os
-import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,6 @@ from ogrpo.models.known import model_folder
 from ogrpo.policy import Params
 from ogrpo.system.files import read_json, write_json
 
-SWEPT = ".swept"
-"""A file whose time of modification is that of the last sweep."""
-ZLIB = b"\x78"
-
 
 def cache_path() -> Path:
     """Returns `OGRPO_CACHE_DIR`, or else the user's cache folder for this platform."""
@@ -45,43 +39,8 @@ def weights_folder(path: Path, show: Show = silent) -> Path:
 def keep_compiled_programs() -> None:
     """Keeps XLA's programs between runs, unless JAX already has a folder for them."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        folder = cache_path() / "xla"
-        drop_torn(folder)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_compilation_cache_dir", str(cache_path() / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
-def drop_torn(folder: Path) -> int:
-    """Deletes programs that a process was killed in the middle of writing; returns how many.
-
-    JAX writes a program in place and never again: it would warn of a torn one at every start, and
-    compile it anew. Only programs that were written since the last sweep are read.
-    """
-    marker, begun = folder / SWEPT, time.time()
-    try:
-        since = marker.stat().st_mtime if marker.exists() else 0.0
-        recent = [file for file in folder.glob("*-cache") if file.stat().st_mtime >= since]
-        torn = [file for file in recent if not is_whole(file.read_bytes())]
-        for file in torn:
-            file.unlink(missing_ok=True)
-        if folder.is_dir():
-            marker.touch()
-            os.utime(marker, (begun, begun))
-    except OSError:  # somebody else's cache, or one that is being swept: JAX says what it lacks
-        return 0
-    return len(torn)
-
-
-def is_whole(program: bytes) -> bool:
-    """Whether a compressed program has its end; one in another format than zlib's is believed."""
-    if not program.startswith(ZLIB):
-        return bool(program)
-    stream = zlib.decompressobj()
-    try:
-        stream.decompress(program)
-    except zlib.error:
-        return False
-    return stream.eof
 
 
 FOLDER = Path(__file__).parent / "shipped"
