@@ -131,13 +131,6 @@ def test_a_broken_file_is_told_by_its_name(tmp_path, file, change, message):
     assert str(path) in str(caught.value)
 
 
-@BOTH
-def test_sample_texts_show_the_whole_of_a_small_vocabulary(tokenizer):
-    texts = tokenizer.sample_texts()
-    assert {n for ids, _ in texts for n in ids} == set(range(tokenizer.vocab_size))
-    assert any(EOS in text and PAD in text for _, text in texts)
-
-
 def test_each_digit_is_a_token_of_its_own():
     corpus = ["there are 1234 and 1234 = 1234", "1234 + 1234 is 2468"] * 20
     split = train_bpe(corpus, 300)

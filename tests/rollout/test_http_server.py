@@ -24,7 +24,6 @@ def service():
         engine=Scripted(),
         params_fn=lambda tensors: tensors,
         score_fn=lambda params, sequences: [np.zeros(len(ids) - 1) for ids in sequences],
-        decode_fn=lambda ids: " ".join(map(str, ids)),
         shapes={"a": [2]},
         dtype="float32",
         vocab_size=VOCAB,
@@ -121,7 +120,7 @@ ODD = [
             ("collective_rpc", {"method": "ogrpo_describe", "kwargs": []}, 400, ""),
             ("update_weights", {"update_info": {"version": 1}}, 500, ""),
             ("finish_weight_update", {}, 500, ""),
-            ("detokenize", {"model": "policy", "tokens": {"a": 1}}, 400, ""),
+            ("inference/v1/generate", {"model": "policy", "token_ids": {"a": 1}}, 400, ""),
         ]
     ),
 ]

@@ -192,12 +192,6 @@ def test_kept_requests_know_the_version_of_every_token(native):
     assert any(check_versions_of_tokens(native) for _ in range(8))
 
 
-def test_a_server_with_another_tokenizer_is_refused(native):
-    contract.check_other_tokenizers(native.url, CONFIG)
-    with contract.connect([native.url], CONFIG) as engine:
-        assert "tokenizer      the trainer's" in engine.table()
-
-
 def test_the_metrics_can_be_written_as_json(native):
     with contract.connect([native.url], CONFIG) as engine:
         engine.publish(world.make_params(CONFIG, 0), 1)

@@ -43,7 +43,6 @@ def test_the_default_study_learns_alike_from_the_real_server(tmp_path):
                 decoder,
                 eos_id=tokenizer.eos_id,
                 max_length=longest,
-                texts=tokenizer.sample_texts(),
             ) as engine,
         ):
             real = run(replace(parts, collection=replace(parts.collection, engine=engine)))

@@ -40,7 +40,6 @@ def test_log_probs_are_the_trainers_before_and_after_a_push(tmp_path):
             config,
             eos_id=tokenizer.eos_id,
             max_length=64,
-            texts=tokenizer.sample_texts(),
             options=Options(timeout=120.0, patience=180.0),
         ) as engine,
     ):

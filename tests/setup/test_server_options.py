@@ -4,7 +4,6 @@ import io
 import re
 from contextlib import closing, contextmanager
 from dataclasses import fields
-from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -52,9 +51,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service(folder):
-    decode = partial(world.TOKENIZER.decode, skip_special_tokens=False)
     how = {"dtype": "float32", "eos_id": world.EOS, "batch_size": 4}
-    return Service(*embedded_model(str(folder), decode_fn=decode, **how))
+    return Service(*embedded_model(str(folder), **how))
 
 
 @pytest.fixture
@@ -171,7 +169,7 @@ def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
     else:
         config = parse_eval(["--model.path=x", *words]).as_train
     config = with_numbers(config, TaskLengths(4, 4), 1.0)
-    options = servers.make_server_engine(config, CONFIG, world.TOKENIZER)
+    options = servers.make_server_engine(config, CONFIG, world.EOS)
     assert {name: getattr(options, name) for name in SET} == SET
     assert all(getattr(Options(), name) != value for name, value in SET.items())
     # What says where servers are, and how long the start waits for them, is for this side alone.

@@ -169,22 +169,6 @@ class TextTokenizer:
         text = self.render_prompt(prompt, system=system, chat_variables=chat_variables)
         return self.encode(text, add_special_tokens=self.chat_template is None)
 
-    def sample_texts(self, *, count: int = 32, length: int = 16) -> list[tuple[list[int], str]]:
-        """Returns token ids with their text, in which another tokenizer would differ.
-
-        About `count` times `length` ids at even distances from the whole vocabulary, and the added
-        tokens besides, all of them.
-        """
-        ids = sorted(self.backend.get_vocab().values())
-        plain = ids[:: -(-len(ids) // (count * length))]
-        added = sorted(self.backend.get_added_tokens_decoder())
-        parts = [
-            whole[start : start + length]
-            for whole in (plain, added)
-            for start in range(0, len(whole), length)
-        ]
-        return [(part, self.backend.decode(part, skip_special_tokens=False)) for part in parts]
-
     def save(self, folder: str | Path) -> None:
         """Writes `tokenizer.json`, `tokenizer_config.json` and the chat template."""
         folder = Path(folder)

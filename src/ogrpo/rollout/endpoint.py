@@ -94,7 +94,6 @@ class ServedModel:
         engine: samples from what was published last; ends completions at `eos_id`.
         params_fn: tensors by their Hugging Face names -> parameters to publish.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
-        decode_fn: token ids -> text, special tokens shown.
         shapes: name -> shape of the tensors that a push must bring.
         dtype: the served one.
         vocab_size: V.
@@ -105,7 +104,6 @@ class ServedModel:
     engine: Engine
     params_fn: Callable[[Tensors], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
-    decode_fn: Callable[[Sequence[int]], str]
     shapes: Mapping[str, list[int]]
     dtype: str
     vocab_size: int
@@ -155,11 +153,6 @@ class Service:
             f"vllm:num_requests_waiting 0\n"
             f"vllm:generation_tokens_total {self.generated}\n"
         )
-
-    def detokenize(self, body: Json) -> Json:
-        """Answers `/detokenize`."""
-        self._check_model(body)
-        return {"prompt": self.model.decode_fn(token_ids(body.get("tokens"), "tokens").tolist())}
 
     # --- weights -------------------------------------------------------------------------------
 
@@ -383,7 +376,6 @@ class Endpoint(HttpServer):
             ("GET", "/version"): lambda *_: {"version": VERSION},
             ("GET", "/v1/models"): lambda *_: {"object": "list", "data": service.cards()},
             ("GET", "/metrics"): lambda *_: service.metrics(),
-            ("POST", "/detokenize"): lambda body, _: service.detokenize(body),
             ("POST", "/v1/completions"): lambda body, _: service.complete(body),
             ("POST", "/pause"): lambda _, query: service.pause(drain=query.get("mode") != "keep"),
             ("GET", "/get_world_size"): lambda *_: {"world_size": 1},

@@ -33,7 +33,6 @@ def connect_policy(
     *,
     eos_id: int,
     max_length: int,
-    texts: Sequence[tuple[Sequence[int], str]],
     options: Options | None = None,
 ) -> VllmEngine:
     """Returns an engine that samples the decoder's policy from vLLM servers.
@@ -43,14 +42,11 @@ def connect_policy(
         config: the decoder's shape; the servers were started from a folder of the same.
         eos_id: the token that ends a completion.
         max_length: longest prompt plus completion.
-        texts: by which the servers' tokenizer is compared, as from `TextTokenizer.sample_texts`.
         options: see `ogrpo.rollout.vllm.Options`.
     """
     return VllmEngine(
         urls,
-        expected=Expected(
-            vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length, texts=texts
-        ),
+        expected=Expected(vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length),
         tensors_fn=partial(named_tensors, config),
         score_fn=make_score_fn(config),
         options=options,
@@ -139,7 +135,6 @@ def embedded_model(
     *,
     dtype: str,
     eos_id: int,
-    decode_fn: Callable[[Sequence[int]], str],
     batch_size: int,
     max_length: int | None = None,
 ) -> tuple[ServedModel, Params]:
@@ -149,7 +144,6 @@ def embedded_model(
         folder: config.json and safetensors.
         dtype: of the parameters.
         eos_id: the token that ends a completion.
-        decode_fn: token ids -> text, special tokens shown.
         batch_size: prompts that are computed at once.
         max_length: longest prompt plus completion; by default the model's positions.
 
@@ -168,7 +162,6 @@ def embedded_model(
         engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
         params_fn=lambda tensors: from_tensors(config, dtype, tensors.__getitem__),
         score_fn=make_score_fn(config),
-        decode_fn=decode_fn,
         shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
         dtype=dtype,
         vocab_size=config.vocab_size,

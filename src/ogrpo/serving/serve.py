@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from ogrpo.rollout.extension import ogrpo_serve
 from ogrpo.system.extras import MissingExtra, needs
@@ -63,7 +62,6 @@ def serve_embedded(options: argparse.Namespace) -> int:
         options.model,
         dtype=dtype,
         eos_id=tokenizer.eos_id,
-        decode_fn=partial(tokenizer.decode, skip_special_tokens=False),
         batch_size=PROMPTS,
         max_length=longest,
     )

@@ -54,7 +54,7 @@ def connect(
     deadline = time.monotonic() + config.rollout.wait
     wait(config, folder, deadline, console)
     left = max(0.0, deadline - time.monotonic())
-    engine = make_server_engine(config, decoder, tokenizer, start_patience=left)
+    engine = make_server_engine(config, decoder, tokenizer.eos_id, start_patience=left)
     console.print(shown(engine.table()), markup=False, soft_wrap=True)
     return engine
 
@@ -62,7 +62,7 @@ def connect(
 def make_server_engine(
     config: TrainConfig,
     decoder: DecoderConfig,
-    tokenizer: TextTokenizer,
+    eos_id: int,
     start_patience: float | None = None,
 ) -> VllmEngine:
     """Returns the servers at `rollout.url` behind the engine interface.
@@ -70,7 +70,7 @@ def make_server_engine(
     Args:
       config: of the run.
       decoder: the policy's shape.
-      tokenizer: is compared with the servers'.
+      eos_id: the token that ends a completion.
       start_patience: seconds in which the servers must be ready.
     """
     rollout = config.rollout
@@ -91,9 +91,8 @@ def make_server_engine(
     return connect_policy(
         rollout.roots,
         decoder,
-        eos_id=tokenizer.eos_id,
+        eos_id=eos_id,
         max_length=config.longest_sequence,
-        texts=tokenizer.sample_texts(),
         options=options,
     )
 

@@ -1,7 +1,6 @@
 """In-repo servers over tiny policies."""
 
 from contextlib import ExitStack
-from functools import partial
 
 import pytest
 
@@ -27,7 +26,6 @@ class Farm:
             str(self._folders[tied]),
             dtype="float32",
             eos_id=world.EOS,
-            decode_fn=partial(world.TOKENIZER.decode, skip_special_tokens=False),
             batch_size=4,
         )
         endpoint = Endpoint(Service(model, params), **options)

@@ -6,24 +6,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ogrpo.data.tokenizer import word_level
 from ogrpo.protocol import Sampling
 from ogrpo.rollout import weights as files
-from ogrpo.rollout.vllm import Options, PublishRefused, Refused, VllmEngine
+from ogrpo.rollout.vllm import Options, PublishRefused, VllmEngine
 from ogrpo.serving.bridge import connect_policy
 from tests.rollout.vllm import world
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=12, group_size=4)
 EXACT = 1e-4
 MAX_LENGTH = 60
-TEXTS = world.TOKENIZER.sample_texts()
 
 
-def connect(urls, config, *, max_length=MAX_LENGTH, texts=TEXTS, **options) -> VllmEngine:
+def connect(urls, config, *, max_length=MAX_LENGTH, **options) -> VllmEngine:
     merged = Options(**{"timeout": 60.0, "patience": 90.0, **options})
-    return connect_policy(
-        urls, config, eos_id=world.EOS, max_length=max_length, texts=texts, options=merged
-    )
+    return connect_policy(urls, config, eos_id=world.EOS, max_length=max_length, options=merged)
 
 
 def check_groups(groups, prompts, sampling):
@@ -144,16 +140,3 @@ def check_garbage(engine, config, garbage, monkeypatch):
     engine.publish(other, 3)
     groups = engine.generate(world.PROMPTS, SAMPLING, 5)
     assert world.worst_gap(config, other, groups) < EXACT
-
-
-def check_other_tokenizers(url, config):
-    """Each has as many tokens and the same end; some of the words have other ids, or are others."""
-    words = [f"w{n}" for n in range(13)]
-    swapped = word_level([*words[:11], words[12], words[11]])
-    others = word_level([*words[:-1], "w"])
-    assert {t.eos_id for t in (swapped, others)} == {world.EOS}
-    for tokenizer in (swapped, others):
-        with pytest.raises(
-            Refused, match=r"tokenizer.*: serve the folder that the trainer started"
-        ):
-            connect([url], config, texts=tokenizer.sample_texts())

@@ -16,7 +16,7 @@ from ogrpo.rollout.vllm.engine import parse_metrics
 from ogrpo.system import lock
 from tests.rollout.vllm.stub import serving
 
-EXPECTED = Expected(vocab_size=8, eos_id=0, max_length=8, texts=[])
+EXPECTED = Expected(vocab_size=8, eos_id=0, max_length=8)
 engine_of = partial(VllmEngine, expected=EXPECTED, tensors_fn=dict, score_fn=print)
 
 
@@ -123,7 +123,6 @@ def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():
         model="\x1b[2J\u202epolicy",
         max_model_len=8,
         log_probs="raw",
-        tokenizer="the trainer's",
         native=False,
         echoes=frozenset({"prompt"}),
         extension={"dtype": "float32", "chunked_prefill": True},

@@ -38,7 +38,3 @@ def test_completions_are_distributed_as_the_policy(engine):
 @pytest.mark.parametrize("kind", contract.GARBAGE)
 def test_garbage_is_refused_and_the_live_model_stays(engine, kind, monkeypatch):
     contract.check_garbage(engine, CONFIG, contract.GARBAGE[kind], monkeypatch)
-
-
-def test_a_server_with_another_tokenizer_is_refused(farm):
-    contract.check_other_tokenizers(farm.start().url, CONFIG)

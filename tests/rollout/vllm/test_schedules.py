@@ -54,7 +54,6 @@ class Schedules(RuleBasedStateMachine):
     """A trainer that publishes and samples, and a world that does what it likes to two servers."""
 
     options = OPTIONS
-    texts = ()
 
     def __init__(self):
         super().__init__()
@@ -72,7 +71,7 @@ class Schedules(RuleBasedStateMachine):
         self.advance(5.0)
 
     async def start(self):
-        expected = Expected(vocab_size=16, eos_id=EOS, max_length=16, texts=self.texts)
+        expected = Expected(vocab_size=16, eos_id=EOS, max_length=16)
         setup = Setup(expected, self.options, None, self.counts, Changes())
         apis = [
             ServerApi(f"http://server{n}", headers={}, timeout=OPTIONS.timeout, transport=staged)

@@ -18,11 +18,10 @@ from tests.rollout.vllm.test_schedules import OPTIONS, PROMPTS, SETTLED, Schedul
 
 
 @contextmanager
-def started(*staged, texts=(), **options):
+def started(*staged, **options):
     """A fleet over the servers, once all were looked at."""
     machine = Schedules()
     machine.staged, machine.options = [*staged], replace(OPTIONS, **options)
-    machine.texts = texts
     try:
         machine.run(machine.start())
         yield machine
@@ -152,13 +151,12 @@ def test_a_server_that_comes_back_with_other_log_probs_is_left_out_until_it_is_a
             "/v1/completions",
             f'{{"choices": [{{"logprobs": {{"top_logprobs": [{{"1": {10**400}}}]}}}}]}}',
         ),
-        ("/detokenize", '{"prompt": null}'),
     ],
 )
 def test_an_odd_answer_at_the_start_is_asked_for_again_and_named(path, body):
     with (
         pytest.raises(Unavailable, match=f"{path} answered"),
-        started(Failing(lambda at, _: at == path, 200, body), texts=[([1], "w1")], patience=5.0),
+        started(Failing(lambda at, _: at == path, 200, body), patience=5.0),
     ):
         pass
 

@@ -8,7 +8,7 @@ from ogrpo.rollout.vllm.push import load
 from ogrpo.serving.bridge import named_tensors
 from tests.rollout.vllm import world
 
-EXPECTED = Expected(world.VOCAB, world.EOS, 60, ())
+EXPECTED = Expected(world.VOCAB, world.EOS, 60)
 
 
 def on(url, act):

@@ -5,7 +5,7 @@ import base64
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -164,11 +164,6 @@ class ServerApi:
     async def generate(self, payload: Json) -> Json:
         """Returns samples of `/inference/v1/generate`, with the version of each token's weights."""
         return await self._json("POST", "/inference/v1/generate", payload, seconds=self._seconds)
-
-    async def detokenize(self, model: str, ids: Sequence[int]) -> str:
-        """Returns the text of token ids."""
-        payload = {"model": model, "tokens": list(ids)}
-        return await self._json("POST", "/detokenize", payload, field="prompt")
 
     async def describe(self) -> list[Any]:
         """Asks the extension of every worker; needs VLLM_SERVER_DEV_MODE=1 on the server."""

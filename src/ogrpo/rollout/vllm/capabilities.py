@@ -6,7 +6,7 @@ with the temperature; where they are log softmax(z), it does not.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,13 +16,12 @@ import numpy as np
 from ogrpo.protocol import IntArray, Sampling
 from ogrpo.rollout.extension.ogrpo_releases import PROTOCOL
 from ogrpo.rollout.vllm import wire
-from ogrpo.rollout.vllm.api import NOT_IMPLEMENTED, Json, ServerApi
+from ogrpo.rollout.vllm.api import Json, ServerApi
 from ogrpo.rollout.vllm.errors import Flawed, Refused, Rejected, Unavailable
 from ogrpo.rollout.vllm.wire import Echo, Order
 from ogrpo.system.terminal import shown
 
 LogProbs = Literal["raw", "processed"]
-Tokenizer = Literal["the trainer's", "not compared: no /detokenize", "not compared: no texts"]
 COLD, HOT = 0.5, 2.0
 TOP = 5
 TAKES_NONE = (
@@ -49,9 +48,6 @@ class Expected:
     eos_id: int
     max_length: int
     """Longest prompt plus completion."""
-    texts: Sequence[tuple[Sequence[int], str]]
-    """Token ids with the text that the trainer's tokenizer makes of them (see
-    `TextTokenizer.sample_texts`); the server's must make the same. Empty: not compared."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,6 @@ class Capabilities:
     Attributes:
         url, vllm, model, max_model_len: its address, version, model's name and context.
         log_probs: of which distribution its log-probs are, as measured.
-        tokenizer: whether its tokenizer is the trainer's.
         native: `/inference/v1/generate` answers, with the version of each token's weights.
         echoes: what its answers say of their requests, so that none is taken for another's.
         extension: what the worker extension says of itself.
@@ -73,7 +68,6 @@ class Capabilities:
     model: str
     max_model_len: int
     log_probs: LogProbs
-    tokenizer: Tokenizer
     native: bool
     echoes: frozenset[Echo]
     extension: Json
@@ -98,7 +92,6 @@ def table(servers: list[Capabilities]) -> str:
         rows = {
             "server": f"{able.url} (vLLM {able.vllm})",
             "model": f"{able.model}, {able.dtype}, {able.max_model_len} tokens",
-            "tokenizer": able.tokenizer,
             "samples from": "/inference/v1/generate" if able.native else "/v1/completions",
             "log-probs": f"{able.log_probs} (measured)",
             "versions": "of each token" if able.native else "of each request",
@@ -114,7 +107,7 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
     """Asks a server what it can do; `extension` is from `describe`.
 
     Raises:
-        Refused: its vocabulary, context or tokenizer do not fit the trainer's.
+        Refused: its vocabulary or context does not fit the trainer's.
         RolloutError: it does not answer, or answers what vLLM does not.
     """
     vllm, cards = await asyncio.gather(api.version(), api.models())
@@ -139,7 +132,6 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
         model=model,
         max_model_len=context,
         log_probs=log_probs,
-        tokenizer=await compare_tokenizers(api, model, expected.texts),
         native=native is not None,
         echoes=echoes,
         extension=extension,
@@ -201,36 +193,6 @@ def _check_fit(url: str, extension: Json, context: int, expected: Expected) -> N
             f"{url} serves {extension['quantization']} weights, which cannot be replaced and whose "
             "log-probs are not the policy's: serve it unquantised"
         )
-
-
-async def compare_tokenizers(
-    api: ServerApi, model: str, texts: Sequence[tuple[Sequence[int], str]]
-) -> Tokenizer:
-    """Returns whether token ids mean the same to the server as to the trainer.
-
-    Texts are compared without white space. How a text is cut into tokens is not: ids are all that
-    is sent, and vLLM's tokenizer of a model may cut otherwise than its tokenizer.json says.
-
-    Raises:
-        Refused: it does not, with the first text that tells.
-    """
-    if not texts:
-        return "not compared: no texts"
-    try:
-        decoded = await asyncio.gather(*(api.detokenize(model, ids) for ids, _ in texts))
-    except Rejected as error:
-        if error.status in (404, 405, NOT_IMPLEMENTED):
-            return "not compared: no /detokenize"
-        raise
-    with understood(api.url, "/detokenize", decoded):
-        bare = ["".join(theirs.split()) for theirs in decoded]
-    for (ids, ours), theirs, without_space in zip(texts, decoded, bare, strict=True):
-        if "".join(ours.split()) != without_space:
-            raise Refused(
-                f"{api.url} has another tokenizer: tokens {list(ids)} are {theirs!r} there and "
-                f"{ours!r} here: serve the folder that the trainer started from, tokenizer included"
-            )
-    return "the trainer's"
 
 
 async def measure_log_probs(
