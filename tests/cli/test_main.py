@@ -21,6 +21,8 @@ from ogrpo.cli.main import COMMANDS, main, usage
 from ogrpo.cli.options import as_file, parse, read_file
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import changed
+from ogrpo.rollout.collection import CollectionError
+from ogrpo.rollout.vllm.errors import RolloutError
 from ogrpo.system.terminal import RunNote
 from tests.loop.walk import SUMS
 from tests.run import rewards
@@ -63,6 +65,13 @@ def noted(error, note="step 3 is saved; go on with:\n  ogrpo train --run-dir r -
     return error
 
 
+def ended_by(cause):
+    """Returns what ends a collection whose thread this ended."""
+    error = CollectionError(f"step 0: {cause}")
+    error.__cause__ = cause
+    return error
+
+
 GO_ON = "  ogrpo train --run-dir r --resume"
 FULL = OSError(28, "No space left on device", "metrics.jsonl")
 ENDS = [
@@ -73,6 +82,8 @@ ENDS = [
     (noted(KeyboardInterrupt()), None, 130, False, GO_ON),
     (KeyboardInterrupt("SIGTERM: interrupted"), None, 130, False, "SIGTERM: interrupted"),
     (ValueError("seed is -1"), None, 2, False, "error: seed is -1"),
+    (ended_by(KeyError("a")), None, 1, True, "error: CollectionError: step 0: 'a'"),
+    (ended_by(RolloutError("none")), None, 2, False, "error: step 0: none"),
 ]
 
 

@@ -28,7 +28,7 @@ REWARDS = np.array([0.0, 1.0, 0.0, 1.0])
 
 
 def gains_of(outcomes, log_old, log_new, share=0.0):
-    """Of completions of one token behind one without loss."""
+    """Returns gains of completions of one token behind one without loss."""
     tokens = [jnp.asarray(table[outcomes][..., None], jnp.float32) for table in (log_new, log_old)]
     tokens = [jnp.pad(log_probs, ((0, 0), (0, 0), (1, 0))) for log_probs in tokens]
     mask = jnp.broadcast_to(jnp.array([False, True]), (*outcomes.shape, 2))

@@ -118,6 +118,12 @@ ACTS: Table = (
 NAMED_BY = ("coordinator", "count", "id")
 FITS: Table = (
     (
+        "optimizer.b2",
+        lambda c: c.optimizer.b2 <= 0.99 or c.model.dtype == "float32" or c.lora.rank is not None,
+        "and second moments in bfloat16 would never fall: give at most 0.99, or --model.dtype"
+        " float32 with --model.compute-dtype bfloat16",
+    ),
+    (
         "rollout.keep-sampling-mask",
         lambda c: c.rollout.top_k > 0 or not c.rollout.url,
         "and servers say which tokens they could draw where they are few: give --rollout.top-k",

@@ -219,7 +219,7 @@ class Optimizer:
     """Adam's beta_1."""
     b2: Decay = 0.98
     """Adam's beta_2."""
-    eps: NonNegative = 1e-8
+    eps: Positive = 1e-8
     """Adam's epsilon."""
     weight_decay: NonNegative = 0.0
     """Of AdamW: this times the learning rate of each weight goes in an update."""

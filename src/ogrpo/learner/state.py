@@ -92,8 +92,8 @@ def hypers(
 
 
 Moments = Literal["full", "bfloat16", "factored"]
-LEAST_FACTORED = 32
-"""Rows and columns from which on a matrix has factored second moments."""
+LEAST_FACTORED = 64
+"""Rows and columns from which on a matrix has factored second moments: more than layers."""
 
 
 def adam(

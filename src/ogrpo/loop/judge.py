@@ -134,7 +134,7 @@ class GroupJudge:
 
 def _by_group(groups: Sequence[Group], scores: Scores) -> list[Rewarded]:
     """Cuts scores into those of each group; completions that were not judged carry no loss."""
-    messages = {failure.completion: failure.message for failure in scores.failures}
+    messages = {each.completion: each.message for each in reversed(scores.failures)}
     rewarded, begin = [], 0
     for group in groups:
         part = slice(begin, begin + len(group.completions))

@@ -53,7 +53,7 @@ SERVER_COUNTS = (
     ("pushes of weights to servers", "sync/count"),
     ("requests sent to servers", "requests"),
     ("requests that failed and were sent again", "failed_requests"),
-    ("groups discarded and drawn anew: what drew them was not proven", "discarded_groups"),
+    ("groups drawn anew: cut off by a push, or by what was not proven", "discarded_groups"),
     ("requests that servers interrupted for want of cache since they began", "server/preemptions"),
 )
 """Counters of the bridge to external servers since the run was last started, and the servers' own,

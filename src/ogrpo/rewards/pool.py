@@ -21,7 +21,15 @@ from typing import Any
 import cloudpickle
 
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
-from ogrpo.rewards.scores import KINDS, Failure, ScoreRequest, Scores, Verdict, weighted_sum
+from ogrpo.rewards.scores import (
+    KINDS,
+    Failure,
+    FailureKind,
+    ScoreRequest,
+    Scores,
+    Verdict,
+    weighted_sum,
+)
 from ogrpo.rewards.workers import Workers
 from ogrpo.system._serve import compute, refusal
 from ogrpo.system.worker import Reply, WorkerProcess
@@ -123,14 +131,18 @@ reason to leave the others unjudged."""
 GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it, modulo 1, spread evenly."""
 COSTLY = ("timeout", "memory", "died")
-UNASKED = Reply(kind="timeout")
-"""The reply to a repeat that is not made any more."""
+UNASKED = (
+    "was not asked for this completion: its call over all of them failed, and too many of the"
+    " others, asked alone, overran or broke their process"
+)
+"""What is said of a repeat that is not made any more."""
 
 
 class Patience:
     """Failures that repeats may still have: `BROKEN_PROCESSES`, more where others went well."""
 
     def __init__(self) -> None:
+        self.kind: FailureKind = "timeout"  # of the last that was costly
         self._left = float(BROKEN_PROCESSES)
         self._lock = threading.Lock()
 
@@ -144,6 +156,7 @@ class Patience:
         """Count a costly reply, or one that makes up for a part of one."""
         with self._lock:
             self._left -= 1 if reply.kind in COSTLY else -1 / FORGIVEN_AFTER
+            self.kind = reply.kind if reply.kind in COSTLY else self.kind
 
 
 @dataclass(frozen=True)
@@ -326,7 +339,7 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
     def _call(self, call: RewardCall, worker: WorkerProcess | None = None) -> Reply:
         """Make a call in a process, or in the caller's thread where there is none, and count it."""
         if call.patience is not None and call.patience.exhausted:
-            return UNASKED
+            return Reply(kind=call.patience.kind, message=UNASKED)
         if worker is None:
             begun = time.monotonic()
             try:
@@ -342,7 +355,7 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
                 count=call.count,
                 asynchronous=call.reward.asynchronous,
             )
-        if call.patience is not None and not call.blameless(reply):
+        if call.patience is not None and (call.alone or not call.blameless(reply)):
             call.patience.note(reply)
         counts = {"calls": 1, "completions": call.count, "seconds": reply.seconds}
         self._tally.count(call.reward.name, **counts)
@@ -366,11 +379,8 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         return verdicts
 
     def _why(self, call: RewardCall, reply: Reply) -> str:
-        if reply is UNASKED:
-            return (
-                "was not asked for this completion: its call over all of them failed, and too many"
-                " of the others, asked alone, overran or broke their process"
-            )
+        if reply.message == UNASKED:
+            return UNASKED
         over = f" for {call.count} completions at once" if call.count > 1 else ""
         messages = {
             "timeout": f"did not end within {self._seconds:g} s of wall time{over}",

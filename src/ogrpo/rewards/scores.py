@@ -138,7 +138,7 @@ class Scores(NamedTuple):
     rewards: npt.NDArray[np.float32]  # [n], the weighted sum over the rewards; 0 where failed
     values: dict[str, npt.NDArray[np.float32]]  # [n] by reward, NaN where failed or not judged
     failed: npt.NDArray[np.bool_]  # [n], a reward that counts gave no number: no loss for it
-    failures: tuple[Failure, ...]  # by reward and completion, then of the sums
+    failures: tuple[Failure, ...]  # of rewards that count first, then of the sums
 
 
 def weighted_sum(rewards: Sequence[Reward], verdicts: Sequence[Sequence[Verdict]]) -> Scores:
@@ -156,6 +156,7 @@ def weighted_sum(rewards: Sequence[Reward], verdicts: Sequence[Sequence[Verdict]
     weighted = np.stack([r.weight * values[r.name].astype(np.float64) for r in counting])
     total = np.where(np.all(np.isnan(weighted), axis=0), np.nan, np.nansum(weighted, axis=0))
     names = {reward.name for reward in counting}
+    failures.sort(key=lambda failure: failure.reward not in names)
     explained = {f.completion for f in failures if f.reward in names}
     unusable = np.flatnonzero(~(np.abs(total) <= np.finfo(np.float32).max)).tolist()
     described = ", ".join(map(str, counting))

@@ -158,23 +158,26 @@ class Store:
         for left in (scratch, stale):  # of a write that was cut off
             shutil.rmtree(left, ignore_errors=True)
         scratch.mkdir()
-        sha256, size = write(scratch / MODEL, tensors)
-        manifest = {
-            "format": 1,
-            "version": version,
-            "sha256": sha256,
-            "bytes": size,
-            "tensors": entries,
-        }
-        raw = json.dumps(manifest, indent=1).encode()
-        with (scratch / MANIFEST).open("wb") as out:
-            out.write(raw)
-            out.flush()
-            os.fsync(out.fileno())
-        folder = self.folder / f"v{version:06d}"
-        if folder.exists():  # as after a resume: the old one must not be half replaced
-            folder.rename(stale)
-        scratch.rename(folder)
+        try:
+            sha256, size = write(scratch / MODEL, tensors)
+            manifest = {
+                "format": 1,
+                "version": version,
+                "sha256": sha256,
+                "bytes": size,
+                "tensors": entries,
+            }
+            raw = json.dumps(manifest, indent=1).encode()
+            with (scratch / MANIFEST).open("wb") as out:
+                out.write(raw)
+                out.flush()
+                os.fsync(out.fileno())
+            folder = self.folder / f"v{version:06d}"
+            if folder.exists():  # as after a resume: the old one must not be half replaced
+                folder.rename(stale)
+            scratch.rename(folder)
+        finally:  # a full disk gets the room back, which a checkpoint may need
+            shutil.rmtree(scratch, ignore_errors=True)
         shutil.rmtree(stale, ignore_errors=True)
         sync_folder(self.folder)
         # All but the releases written last go, in the order of writing: clocks jump.

@@ -23,16 +23,17 @@ from ogrpo import learner, policy
 from ogrpo.batch import Batch, take
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.values import require
+from ogrpo.core import aggregate
 from ogrpo.core.aggregate import token_mean
-from ogrpo.data import batching
+from ogrpo.data import batching, packing
 from ogrpo.data.batching import PromptStream, pad_groups
 from ogrpo.data.tokenizer import TextTokenizer
-from ogrpo.kernels.log_probs import choose, kernel
+from ogrpo.kernels.log_probs import choose, chunked, kernel
 from ogrpo.learner.checkpoint import Checkpoints, content_hash
 from ogrpo.learner.finite import require_finite
 from ogrpo.learner.state import TrainState, adam, apply_gradient, init_state
 from ogrpo.learner.update import PolicyFn
-from ogrpo.loop import Packer, stream_seed
+from ogrpo.loop import Packer, batches, stream_seed
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.models.convert import whole_folder
 from ogrpo.policy import DecoderConfig, Params, init_params
@@ -339,10 +340,10 @@ def _cache_folder(recipe: dict[str, Any], start: Params | None = None) -> Path:
 
 def _sources() -> list[Path]:
     """Returns the files of the code that demonstrates and that imitates."""
-    modules = (arithmetic, chains, batch_types, batching, devices)
+    modules = (arithmetic, chains, batch_types, batching, batches, packing)
     packages = [Path(path) for package in (policy, learner) for path in package.__path__]
     return [
-        *(Path(str(module.__file__)) for module in modules),
+        *(Path(str(module.__file__)) for module in (*modules, aggregate, chunked, devices)),
         Path(__file__),
         *(source for package in packages for source in sorted(package.glob("*.py"))),
     ]

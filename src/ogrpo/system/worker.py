@@ -294,17 +294,17 @@ class _Mail:
         """Hand over a reply."""
         with self._lock:
             future = self._futures.pop(reply["id"], None)
-        if future is not None and not future.done():
-            future.set_result(reply)
+            if future is not None and not future.done():
+                future.set_result(reply)
 
     def end(self, reason: str, *, outside: bool = False) -> None:
         """Tell whoever still waits that the process ended, and why: the first reason counts."""
         with self._lock:
             if self.ended is None:
                 self.ended, self._outside = reason, outside
-            waiting = [future for future in self._futures.values() if not future.done()]
-        for future in waiting:
-            future.set_result(self._ending())
+            for future in self._futures.values():
+                if not future.done():
+                    future.set_result(self._ending())
 
     def _ending(self) -> dict[str, Any]:
         message = f"its process ended: {self.ended}"

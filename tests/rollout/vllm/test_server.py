@@ -231,7 +231,7 @@ def test_patience_and_not_attempts_ends_a_run_whose_proofs_are_unanswered():
         machine.run(machine.draw())  # more than `attempts` proofs went unanswered meanwhile
         assert machine.counts["servers/proofs_unanswered"] >= OPTIONS.attempts
         until = machine.loop.time() + 100 * OPTIONS.patience
-        with pytest.raises(RolloutError, match="no server has answered for 120 s"):
+        with pytest.raises(RolloutError, match="no server has been ready for 120 s"):
             machine.run(machine.draw())
         machine.servers[0].doubts(Unavailable("over"))
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ogrpo.protocol import FloatArray, Group, IntArray, Sampling
 from ogrpo.rollout.check import Flaw, Orders
+from ogrpo.system.files import describe
 
 
 class CollectionError(RuntimeError):
@@ -286,9 +287,9 @@ class RequestQueue:
         """Ends collection, as the engine failed."""
         self.under_way.remove(command)
         if isinstance(command, Publish):
-            self._end(f"version {command.version} was not published: {error}", error)
+            self._end(f"version {command.version} was not published: ", error)
         else:
-            self._end(f"step {command.request.step}: {error}", error)
+            self._end(f"step {command.request.step}: ", error)
 
     def _draw_again(self, call: Call, refused: Mapping[int, Flaw]) -> None:
         if call.attempt >= self._limits.attempts:
@@ -308,7 +309,8 @@ class RequestQueue:
 
     def _end(self, message: str, cause: BaseException | None) -> None:
         if self.error is None:
-            self.error = CollectionError(message)
+            reason = describe(cause) if isinstance(cause, OSError) else str(cause or "")
+            self.error = CollectionError(message + reason)
             self.error.__cause__ = cause
 
     # --- the judges' side ----------------------------------------------------------------------
@@ -321,7 +323,7 @@ class RequestQueue:
     def unjudgeable(self, unjudged: Unjudged, error: BaseException) -> None:
         """Ends collection, as a judge failed."""
         self._batches[unjudged.request.step].drawn -= len(unjudged.places)
-        self._end(f"step {unjudged.request.step}: {error}", error)
+        self._end(f"step {unjudged.request.step}: ", error)
 
     # --- batches -------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import urllib.request
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ class Scratch:
         self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         fresh = self.folder / "lock.new"
         lock = fresh.open("wb")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system without locks: nobody finds it stale
+            fcntl.flock(lock, fcntl.LOCK_EX)
         # It gets its name when it is locked: nobody sees it free before.
         fresh.rename(self.folder / LOCK)
 

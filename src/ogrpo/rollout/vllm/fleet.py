@@ -333,8 +333,8 @@ class Fleet:
                     met = (Trust.ANSWERING, Trust.MET, Trust.PROVEN)
                     if not any(one.observed.trust in met for one in self.servers):
                         raise RolloutError(
-                            f"no server has answered for {patience:g} s; start one again and resume"
-                            " the run from its last checkpoint:\n" + self.states()
+                            f"no server has been ready for {patience:g} s; mend what is said of"
+                            " each and resume the run from its last checkpoint:\n" + self.states()
                         )
                     left = None  # one is being brought to the target; that ends by itself
             else:
