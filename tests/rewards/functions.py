@@ -62,6 +62,10 @@ def dies(completions, **columns):
     return [1.0] * len(completions)
 
 
+def is_killed(completions, **columns):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def giving(value):
     """A function that gives this for what is bad."""
 

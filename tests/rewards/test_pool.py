@@ -36,6 +36,8 @@ def test_rewards_are_summed_by_weight():
     assert scores.rewards.dtype == np.float32
     assert not scores.failed.any()
     assert scores.failures == ()
+    with pool(Reward("style", functions.raises, 0.0), Reward("main", functions.raises)) as p:
+        assert [each.reward for each in p.score(request(BAD)).failures] == ["main", "style"]
     assert empty.rewards.shape == empty.failed.shape == (0,)
 
 
@@ -171,15 +173,18 @@ def test_eight_of_256_fail_alone_wherever_they_stand(function, kind, first):
     assert metrics["reward/processes"] <= PROCESSES + 1 + FEW
 
 
-@pytest.mark.parametrize("function", [functions.hangs, functions.dies])
-def test_where_all_of_256_fail_few_are_judged_and_all_are_counted(function):
-    with pool(function, processes=2, seconds=0.3) as p:
+@pytest.mark.parametrize(
+    ("function", "kind"), [("hangs", "timeout"), ("dies", "died"), ("is_killed", "died")]
+)
+def test_where_all_of_256_fail_few_are_judged_and_all_are_counted(function, kind):
+    with pool(getattr(functions, function), processes=2, seconds=0.3) as p:
         scores = p.score(request(*[BAD] * N))
         metrics = p.metrics()
     assert scores.failed.all()
-    assert metrics["reward/failed"] == len(scores.failures) == N
-    # The call, 4 that fail and what the other process judged meanwhile.
-    assert metrics["reward/calls"] <= 1 + 4 + 1
+    assert metrics["reward/failed"] == metrics[f"reward/failed/{kind}"] == len(scores.failures) == N
+    # The call, 4 that fail and what the other process judged meanwhile; what was killed from
+    # outside is first asked once more, all that were asked before the first failed alone.
+    assert metrics["reward/calls"] <= (1 + 4 + 1 if function != "is_killed" else 2 + N + 4 + 1)
     assert "was not asked for this completion" in scores.failures[-1].message
 
 

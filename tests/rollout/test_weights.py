@@ -95,6 +95,7 @@ def test_a_write_that_fails_or_is_cut_off_leaves_nothing_beside_the_next(tmp_pat
         patch.setattr(files, "write", fill_the_disk)
         with pytest.raises(OSError, match="no space"):
             Store(tmp_path).write(policy(), 1)
+    assert not list(tmp_path.iterdir())
     Store(tmp_path).write(policy(), 2)
     assert [file.name for file in tmp_path.iterdir()] == ["v000002"]
 
