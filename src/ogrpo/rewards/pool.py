@@ -21,18 +21,10 @@ from typing import Any
 import cloudpickle
 
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
-from ogrpo.rewards.scores import (
-    KINDS,
-    Failure,
-    FailureKind,
-    ScoreRequest,
-    Scores,
-    Verdict,
-    weighted_sum,
-)
+from ogrpo.rewards.scores import KINDS, Failure, ScoreRequest, Scores, Verdict, weighted_sum
 from ogrpo.rewards.workers import Workers
 from ogrpo.system._serve import compute, refusal
-from ogrpo.system.worker import Reply, WorkerProcess
+from ogrpo.system.worker import CallFailure, Reply, WorkerProcess
 
 _FAILED = {kind: f"failed/{kind.replace(' ', '_')}" for kind in KINDS}
 _NONE: dict[str, float] = {"calls": 0, "completions": 0, "seconds": 0.0, "repeated": 0, "failed": 0}
@@ -142,7 +134,7 @@ class Patience:
     """Failures that repeats may still have: `BROKEN_PROCESSES`, more where others went well."""
 
     def __init__(self) -> None:
-        self.kind: FailureKind = "timeout"  # of the last that was costly
+        self.kind: CallFailure = "timeout"  # of the last that was costly
         self._left = float(BROKEN_PROCESSES)
         self._lock = threading.Lock()
 
