@@ -57,7 +57,7 @@ def estimator(algorithm: Algorithm, knobs: Mapping[str, float]) -> Callable:
 
     def advantages(rewards, num_generations, **_):
         groups = jnp.asarray(rewards, jnp.float32).reshape(-1, num_generations)
-        return np.asarray(algorithm.credit(groups, knobs)).reshape(-1)
+        return np.asarray(algorithm.compute_advantages(groups, knobs)).reshape(-1)
 
     return advantages
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ogrpo.cli.options import parse
-from ogrpo.config.method import algorithm, check, knobs, region_fn, silent, title
+from ogrpo.config.method import algorithm, check, ignores_zero_variance, knobs, region_fn, title
 from ogrpo.config.rollout import Rollout
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.update import Knobs, Optimizer, Override, Region
@@ -132,16 +132,16 @@ def test_what_acts_and_every_preset_is_accepted(name):
 
 
 def test_groups_of_equal_rewards_are_silent_or_not():
-    assert silent(main_study())
-    assert silent(main_study(algorithm="opo"))
-    assert silent(main_study(algorithm="pass_at_k", knobs=Knobs(k=4)))
-    assert not silent(main_study(override=Override(whiten="tokens")))
+    assert ignores_zero_variance(main_study())
+    assert ignores_zero_variance(main_study(algorithm="opo"))
+    assert ignores_zero_variance(main_study(algorithm="pass_at_k", knobs=Knobs(k=4)))
+    assert not ignores_zero_variance(main_study(override=Override(whiten="tokens")))
     for advantage in ("group_whitened", "overlong_standardized"):
-        assert not silent(main_study(override=Override(advantage=advantage)))
-    assert not silent(main_study(knobs=Knobs(beta=0.1)))
-    assert not silent(main_study(algorithm="asymre"))
-    assert not silent(main_study(algorithm="opmd_kimi"))
-    assert not silent(main_study(trust_region=Region(kind="penalty")))
+        assert not ignores_zero_variance(main_study(override=Override(advantage=advantage)))
+    assert not ignores_zero_variance(main_study(knobs=Knobs(beta=0.1)))
+    assert not ignores_zero_variance(main_study(algorithm="asymre"))
+    assert not ignores_zero_variance(main_study(algorithm="opmd_kimi"))
+    assert not ignores_zero_variance(main_study(trust_region=Region(kind="penalty")))
 
 
 @pytest.mark.parametrize(("kind", "first"), [("penalty", 0.0), ("clip", 0.2), ("mask", ())])

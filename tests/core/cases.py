@@ -13,15 +13,15 @@ SHAPE = (2, 4, 5)  # N, G, T
 
 
 def arrays(seed: int = 0, spread: float = 0.4) -> SimpleNamespace:
-    """NumPy float64: lp, old, prox, ref, A, mask, H, lots, the log-ratios about `spread`."""
+    """NumPy float64: lp, old, prox, ref, A, mask, H, uniforms, the log-ratios about `spread`."""
     rng = np.random.default_rng(seed)
     old = -rng.uniform(0.3, 2.5, SHAPE)
     near = [np.minimum(old + rng.normal(0, spread, SHAPE), -0.05) for _ in range(3)]
     advantages = np.repeat(rng.normal(0, 1, (*SHAPE[:2], 1)), SHAPE[2], axis=2)
     mask = np.arange(SHAPE[2]) < rng.integers(1, SHAPE[2] + 1, (*SHAPE[:2], 1))
     mask[0, 0], mask[1, 2] = True, False
-    entropy, lots = rng.uniform(0, 2, SHAPE), rng.uniform(size=SHAPE)
-    others = {"A": advantages, "mask": mask, "H": entropy, "lots": lots}
+    entropy, uniforms = rng.uniform(0, 2, SHAPE), rng.uniform(size=SHAPE)
+    others = {"A": advantages, "mask": mask, "H": entropy, "uniforms": uniforms}
     return SimpleNamespace(lp=near[0], old=old, prox=near[1], ref=near[2], **others)
 
 
@@ -34,9 +34,9 @@ def poisoned() -> SimpleNamespace:
 
 
 def batch_of(a: SimpleNamespace, dtype: jax.typing.DTypeLike = float) -> TokenBatch:
-    fields = [jnp.asarray(x, dtype) for x in (a.A, a.old, a.prox, a.ref, a.H, a.lots)]
+    fields = [jnp.asarray(x, dtype) for x in (a.A, a.old, a.prox, a.ref, a.H, a.uniforms)]
     batch = TokenBatch(fields[0], jnp.asarray(a.mask), *fields[1:4])
-    return batch._replace(entropy=fields[4], lots=fields[5])
+    return batch._replace(entropy=fields[4], uniforms=fields[5])
 
 
 def problem():

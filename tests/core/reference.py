@@ -294,7 +294,7 @@ def clip_cov(lp, held, b, *, eps_low=0.1, eps_high=0.2, share=0.3, cov_low=-0.5,
     outward = ((b.A > 0) & (rho > 1 + eps_high)) | ((b.A < 0) & (rho < 1 - eps_low))
     among = np.argwhere(b.mask & ~outward & (a * p > cov_low) & (a * p < cov_high))
     few = max(1, int(share * b.mask.sum()))
-    dropped = sorted(map(tuple, among), key=lambda i: b.lots[i])[:few]
+    dropped = sorted(map(tuple, among), key=lambda i: b.uniforms[i])[:few]
     out = grpo(lp, held, b, eps_low=eps_low, eps_high=eps_high)
     for i in dropped:
         out[i] = 0.0

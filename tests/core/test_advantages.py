@@ -94,7 +94,7 @@ def test_a_completion_that_was_not_judged_is_left_out(name):
     beside = jnp.concatenate([rewards[:, :1], jnp.full((3, 1), jnp.nan), rewards[:, 1:]], axis=1)
     earned = fn(beside)
     np.testing.assert_array_equal(earned[:, 1], 0)
-    if name == "drop_negatives":  # other lots are drawn, of a group of another size
+    if name == "drop_negatives":  # other numbers are drawn, of a group of another size
         np.testing.assert_allclose(earned.sum(1), 0, atol=1e-6)
         return
     np.testing.assert_allclose(earned[:, [0, 2, 3]], fn(rewards), rtol=1e-6, atol=1e-7)
@@ -171,7 +171,9 @@ def test_dapos_penalty_grows_over_the_last_share_of_the_length():
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
     whole = with_parts(ALGORITHMS["dapo"], advantage="overlong_standardized")
     knobs = whole.settings({"length": 6.0, "overlong": 0.5})
-    np.testing.assert_allclose(whole.credit(rewards, knobs, along=ALONG), ours, rtol=1e-6)
+    np.testing.assert_allclose(
+        whole.compute_advantages(rewards, knobs, along=ALONG), ours, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("fn", [advantages.raw, advantages.centered])

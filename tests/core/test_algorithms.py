@@ -114,7 +114,7 @@ def test_each_knob_has_a_source_and_is_of_the_parts_that_take_it(name):
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.adds_up])
 def test_prompts_add_up(name, inputs):
     algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
-    # Lots are drawn and rewards are whitened for the whole batch, before it is cut.
+    # Uniform numbers are drawn and rewards are whitened for the whole batch, before it is cut.
     if KEY in algorithm.reads or name.startswith("reinforce_pp"):
         algorithm = with_parts(algorithm, advantage="centered")
     knobs = settings(algorithm)
@@ -172,11 +172,11 @@ def test_a_weight_looks_no_further_than_it_declares(name, inputs):
 
 
 @every
-def test_silent_methods_cost_nothing_where_nothing_was_earned(name, inputs):
+def test_methods_that_ignore_zero_advantage_cost_nothing_where_nothing_was_earned(name, inputs):
     algorithm, (log_probs, batch) = ALGORITHMS[name], inputs
     batch = batch._replace(advantages=jnp.zeros_like(batch.advantages))
     losses = algorithm.token_loss(log_probs, batch, settings(algorithm, {"beta": 0.0}))
-    assert algorithm.silent == (not np.any(losses))
+    assert algorithm.ignores_zero_advantage == (not np.any(losses))
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_no_two_methods_are_the_same():
 def test_a_part_is_exchanged_and_told(advantage, expected):
     algorithm = with_parts(ALGORITHMS["dapo"], advantage=advantage)
     knobs = settings(algorithm)
-    np.testing.assert_allclose(algorithm.credit(REWARDS, knobs), expected, atol=1e-6)
+    np.testing.assert_allclose(algorithm.compute_advantages(REWARDS, knobs), expected, atol=1e-6)
     assert algorithm.title(knobs) == f"dapo, advantage {advantage}"
 
 
@@ -304,13 +304,13 @@ REFUSED = [
         r"mine has a critic: .* and reads 'values'",
     ),
     (
-        lambda: with_parts(ALGORITHMS["grpo"], whiten="tokens").credit(REWARDS, {}),
+        lambda: with_parts(ALGORITHMS["grpo"], whiten="tokens").compute_advantages(REWARDS, {}),
         r"grpo is whitened over tokens: give along=Along\(mask\)",
     ),
     (lambda: undeclared().settings({}), r"reads proximal_log_probs.* name the policy in `reads`"),
     (lambda: call("dapo", epsilon=0.5), r"dapo has no epsilon. Did you mean 'eps_(low|high)'\?"),
     (lambda: call("dr_grpo"), "dr_grpo needs a value of length"),
-    (lambda: call("red_drop"), r"red_drop draws lots: give key=jax\.random\.key"),
+    (lambda: call("red_drop"), r"red_drop needs random numbers: give key=jax\.random\.key"),
     (lambda: call("ppo"), r"ppo reads more than rewards: give along=Along\(mask, values\)"),
     (lambda: call("grpo_process"), r"along=Along\(mask, step_rewards, step_ends\)"),
     (lambda: call("ppo", known=True), r"ppo learns values: give values="),

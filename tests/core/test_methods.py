@@ -45,7 +45,7 @@ def case():
     x.lp[0, 1, 0], x.old[0, 1, 0] = -5.5, -0.5
     x.lp[1, 0, 0], x.old[1, 0, 0] = -0.5, -5.5
     x.rewards = np.array([[1.0, 0.0, 0.5, 0.0], [0.25, 0.75, 1.0, 0.5]])
-    x.lots = np.asarray(jax.random.uniform(jax.random.fold_in(KEY, 1), x.lp.shape))
+    x.uniforms = np.asarray(jax.random.uniform(jax.random.fold_in(KEY, 1), x.lp.shape))
     return x
 
 

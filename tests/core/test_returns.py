@@ -65,7 +65,7 @@ def test_generalised_advantages_are_their_sum_and_pass_over_what_is_masked():
 def test_an_advantage_by_token_is_exchanged_and_declared():
     method = with_parts(ALGORITHMS["reinforce"], advantage="step_returns")
     assert method.reads == {BEHAVIOR, STEPS}
-    credit = method.credit(jnp.asarray(REWARDS), {"step_weight": 1.0}, along=ALONG)
+    credit = method.compute_advantages(jnp.asarray(REWARDS), {"step_weight": 1.0}, along=ALONG)
     assert credit.shape == MASK.shape
     assert with_parts(method, advantage="centered").reads == {BEHAVIOR}
 

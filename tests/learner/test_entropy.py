@@ -1,4 +1,4 @@
-"""Entropies and random lots reach the losses that read them."""
+"""Entropies and uniform numbers reach the losses that read them."""
 
 import jax
 import jax.numpy as jnp

@@ -89,7 +89,7 @@ def test_packed_batches_without_loss_move_nothing(skip):
 
 UNLIKE = (
     *("off_policy_grpo", "gspo", "ppo", "dpo"),  # by token, by completion, with a critic, by pair
-    *("opmd_pairwise", "m2po", "clip_cov", "grpo_process"),  # by group, batch, with lots, by step
+    *("opmd_pairwise", "m2po", "clip_cov", "grpo_process"),  # by group, batch, at random, by step
 )
 
 

@@ -100,7 +100,7 @@ def region_fn(config: TrainConfig) -> RegionFn | None:
     return partial(sequence_mask, delta=region.delta)
 
 
-def silent(config: TrainConfig) -> bool:
+def ignores_zero_variance(config: TrainConfig) -> bool:
     """Whether groups of equal rewards carry no loss even if they are not left out.
 
     They are looked at beside a group of mixed rewards, as whitening over the batch gives them an
@@ -109,14 +109,14 @@ def silent(config: TrainConfig) -> bool:
     """
     method, values = algorithm(config), knobs(config)
     penalty = values["beta"] or config.trust_region.kind == "penalty"
-    if not method.silent or method.by_token or penalty:
+    if not method.ignores_zero_advantage or method.by_token or penalty:
         return False
     size, longest = max(config.rollout.group_size, 2), max(config.rollout.max_tokens or 0, 2)
     odd = jnp.arange(size) % 2 == 1
     rewards = jnp.stack([jnp.zeros(size), jnp.ones(size), jnp.where(odd, 1.0, 0.0)])
     mask = jnp.arange(longest)[None] < jnp.where(odd, longest, 1)[:, None]
     along = Along(jnp.stack([mask] * 3))
-    credit = method.credit(rewards, values, jax.random.key(0), along)[:2]
+    credit = method.compute_advantages(rewards, values, jax.random.key(0), along)[:2]
     return not jnp.any(jnp.abs(credit) > 1e-5)  # less is rounding
 
 
@@ -167,7 +167,7 @@ def reads_behavior(config: TrainConfig) -> bool:
         proximal = log_probs
     everywhere, along = jnp.ones(shape, bool), noise[0] + 4
     read = noise[1][..., 0] + 4, values, keys[0], Along(everywhere, along, everywhere, along)
-    chances = {"entropy": jnp.abs(along), "lots": jax.random.uniform(keys[1], shape)}
+    chances = {"entropy": jnp.abs(along), "uniforms": jax.random.uniform(keys[1], shape)}
 
     def gradient(behavior: jax.Array) -> jax.Array:
         batch = TokenBatch(along, everywhere, behavior, proximal, reference, **chances)
@@ -279,13 +279,13 @@ FITS: Table = (
     ),
     (
         "override.mask-zero-variance",
-        lambda m: not m.config.override.count_masked or not silent(m.config),
+        lambda m: not m.config.override.count_masked or not ignores_zero_variance(m.config),
         INERT + "groups of equal rewards have no advantage, and knobs.beta is 0. Give --knobs.beta,"
         " or --override.no-count-masked to average over the other groups",
     ),
     (
         "optimizer.skip-zero-variance",
-        lambda m: m.config.override.mask_zero_variance or silent(m.config),
+        lambda m: m.config.override.mask_zero_variance or ignores_zero_variance(m.config),
         "which leaves out groups that carry no loss, but under {title} groups of equal rewards"
         " carry one: give --override.mask-zero-variance",
     ),
@@ -354,7 +354,7 @@ def check(config: TrainConfig) -> None:
         )
     prompts, group = config.schedule.draw_size, config.rollout.group_size
     x = jnp.zeros((min(prompts, 2), min(group, 2), 2))
-    batch = TokenBatch(x, x == 0, x, x, x, entropy=x, lots=x)
+    batch = TokenBatch(x, x == 0, x, x, x, entropy=x, uniforms=x)
     along = Along(x == 0, x, x == 0, x)
     read = x[..., 0], values, jax.random.key(0), along
     try:

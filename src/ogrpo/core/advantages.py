@@ -233,8 +233,8 @@ def drop_negatives(rewards: jax.Array, key: jax.Array) -> jax.Array:
     values, present = judged(rewards, 2)
     positive = present & ~(centered(rewards) < 0)
     allowed = jnp.sum(positive, axis=-1, keepdims=True)
-    lots = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))
-    rank = jnp.argsort(jnp.argsort(jnp.where(present, lots, 2.0), axis=-1), axis=-1)
+    uniforms = jnp.where(positive, -1.0, jax.random.uniform(key, values.shape))
+    rank = jnp.argsort(jnp.argsort(jnp.where(present, uniforms, 2.0), axis=-1), axis=-1)
     kept = present & (positive | (rank < 2 * allowed))
     return jnp.where(kept, values - masked_mean(values, kept), 0)
 

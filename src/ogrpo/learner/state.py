@@ -74,7 +74,7 @@ class Hypers(NamedTuple):
       learning_rate: step size, scalar.
       temperature: the sampling temperature that log-probs are taken at, scalar.
       knobs: the knobs of the method by name (`eps_low`, `eps_high`, `beta`, ...), scalars.
-      seed: of the lots that a method draws, uint32 scalar.
+      seed: of the random numbers that a method draws, uint32 scalar.
     """
 
     learning_rate: Array

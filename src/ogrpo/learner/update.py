@@ -21,7 +21,15 @@ from jax.typing import DTypeLike
 from ogrpo.batch import Batch, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
-from ogrpo.core.algorithms import ENTROPY, LOTS, REFERENCE, VALUES, Algorithm, LooksAt, at_tokens
+from ogrpo.core.algorithms import (
+    ENTROPY,
+    REFERENCE,
+    UNIFORMS,
+    VALUES,
+    Algorithm,
+    LooksAt,
+    at_tokens,
+)
 from ogrpo.core.corrections import log_kept_mass, score_centering
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Along
@@ -111,8 +119,8 @@ class Weighed(NamedTuple):
     """[N, G, T], the weight of each token's loss in the total, where groups may be split."""
     returns: Array | None = None
     """float32 [N, G, T], what the values learn, where there are any."""
-    lots: Array | None = None
-    """float32 [N, G, T], uniform numbers for a loss that draws lots."""
+    uniforms: Array | None = None
+    """float32 [N, G, T], uniform numbers for a loss that needs them."""
 
 
 def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
@@ -133,11 +141,11 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     returns = method.returns(batch.rewards, hypers.knobs, along) if VALUES in reads else None
     return Weighed(
         batch=batch,
-        advantages=method.credit(batch.rewards, hypers.knobs, key, along),
+        advantages=method.compute_advantages(batch.rewards, hypers.knobs, key, along),
         mask=mask,
         counted=counted,
         returns=returns,
-        lots=method.draw(key, mask.shape) if LOTS in reads else None,
+        uniforms=method.draw(key, mask.shape) if UNIFORMS in reads else None,
     )
 
 
@@ -153,7 +161,7 @@ def token_batch(weighed: Weighed, output: PolicyOutput[Array], reads: frozenset[
         proximal_log_probs=here if proximal is None else proximal,
         ref_log_probs=here if ref is None else ref,
         entropy=output.entropy if ENTROPY in reads else None,
-        lots=weighed.lots,
+        uniforms=weighed.uniforms,
     )
 
 

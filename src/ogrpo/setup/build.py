@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-from ogrpo.config.method import BASELINE, algorithm, check, knobs, region_fn, silent
+from ogrpo.config.method import BASELINE, algorithm, check, ignores_zero_variance, knobs, region_fn
 from ogrpo.config.train import TrainConfig
 from ogrpo.core.algorithms import STEPS, VALUES
 from ogrpo.data.packing import OTHER_RUNGS, TOKEN_RUNGS, Shape
@@ -216,7 +216,7 @@ def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
         policy_fn=over_top(policy_fn) if config.rollout.keep_sampling_mask else policy_fn,
         algorithm=method,
         reads=method.inputs(knobs(config)),
-        mask_zero_variance=override.mask_zero_variance or (skips and silent(config)),
+        mask_zero_variance=override.mask_zero_variance or (skips and ignores_zero_variance(config)),
         count_masked=override.count_masked,
         microbatches=optimizer.microbatches,
         skip_zero_variance=skips,

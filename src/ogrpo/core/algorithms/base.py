@@ -38,7 +38,7 @@ class LooksAt(IntEnum):
 
 BEHAVIOR, PROXIMAL, REFERENCE, KEY = "behavior", "proximal", "reference", "key"
 STEPS, VALUES, LENGTHS = "steps", "values", "lengths"
-ENTROPY, LOTS = "entropy", "lots"
+ENTROPY, UNIFORMS = "entropy", "uniforms"
 BY_TOKEN = frozenset({STEPS, VALUES})
 """Inputs with which an advantage differs between the tokens of a completion."""
 ALONG = {STEPS: "mask, step_rewards, step_ends", VALUES: "mask, values", LENGTHS: "mask"}
@@ -48,7 +48,7 @@ READS = {
     PROXIMAL: "proximal_log_probs",
     REFERENCE: "ref_log_probs",
     ENTROPY: "entropy",
-    LOTS: "lots",
+    UNIFORMS: "uniforms",
 }
 """What a loss may read besides log pi: log-probs of other policies, the entropy of pi, random
 numbers; and the fields that hold them."""
@@ -113,13 +113,13 @@ class Algorithm:
     """`(values, returns, mask, *, knobs) -> [..., T]`, the loss of values that the advantage reads,
     added to the method's."""
     reads: frozenset[str] = frozenset({BEHAVIOR})
-    """What the loss reads besides log pi (`READS`); "key" if the advantage draws lots, "steps",
-    "values" or "lengths" if it reads rewards of steps, values of states or lengths."""
+    """What the loss reads besides log pi (`READS`); "key" if the advantage needs random numbers,
+    "steps", "values" or "lengths" if it reads rewards of steps, values of states or lengths."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     """By name; `beta` weighs the KL term."""
     looks_at: LooksAt = LooksAt.COMPLETION
     """What the loss of a token depends on: its completion, its group or the whole batch."""
-    silent: bool = True
+    ignores_zero_advantage: bool = True
     """Whether a completion of advantage 0 costs nothing, its KL term aside."""
     one_credit: bool = False
     """Whether the loss takes the advantage to be the same at all tokens of a completion."""
@@ -190,7 +190,7 @@ class Algorithm:
         """
         values = {name: float(value) for name, value in self.completed(knobs).items()}
         zeros = jnp.zeros((2, 2, 2))
-        batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros, entropy=zeros, lots=zeros)
+        batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros, entropy=zeros, uniforms=zeros)
         along = Along(batch.mask, zeros, batch.mask, zeros)
         rest = (batch, zeros[..., 0], values, jax.random.key(0), along)
         jax.eval_shape(lambda log_probs: self(log_probs, *rest, values=zeros), zeros)
@@ -209,7 +209,7 @@ class Algorithm:
         ]
         return ", ".join((self.name, *self.changed, *moved))
 
-    def credit(
+    def compute_advantages(
         self,
         rewards: jax.Array,
         knobs: Knobs,
@@ -237,7 +237,7 @@ class Algorithm:
         read: list[object] = []
         if KEY in self.reads:
             if key is None:
-                raise ValueError(f"{self.name} draws lots: give key=jax.random.key(seed)")
+                raise ValueError(f"{self.name} needs random numbers: give key=jax.random.key(seed)")
             read.append(key)
         if fields := [ALONG[what] for what in ALONG if what in self.reads]:
             if along is None:
@@ -248,9 +248,9 @@ class Algorithm:
         return self.advantage(rewards, *read, **self._taken_by(ADVANTAGE, knobs))
 
     def draw(self, key: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
-        """Draws the lots of a loss, apart from those of an advantage. -> `shape`, in [0, 1)."""
+        """Draws a loss's uniform numbers, apart from an advantage's. -> `shape`, in [0, 1)."""
         if key is None:
-            raise ValueError(f"{self.name} draws lots: give key=jax.random.key(seed)")
+            raise ValueError(f"{self.name} needs random numbers: give key=jax.random.key(seed)")
         return jax.random.uniform(jax.random.fold_in(key, 1), shape)
 
     def token_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
@@ -329,11 +329,11 @@ class Algorithm:
                 f"rewards are {list(jnp.shape(rewards))}, but log_probs {list(log_probs.shape)} are"
                 f" of {list(log_probs.shape[:-1])} completions: give each a reward, [..., G]"
             )
-        credit = self.credit(rewards, numbers, key, along)
+        credit = self.compute_advantages(rewards, numbers, key, along)
         mask = batch.mask & ~jnp.isnan(rewards)[..., None]
         batch = batch._replace(advantages=at_tokens(credit, log_probs), mask=mask)
-        if LOTS in self.reads:
-            batch = batch._replace(lots=self.draw(key, log_probs.shape))
+        if UNIFORMS in self.reads:
+            batch = batch._replace(uniforms=self.draw(key, log_probs.shape))
         losses = self.token_loss(log_probs, batch, numbers)
         if not is_zero(numbers.get(BETA, 0.0)):
             losses = losses + self.kl_loss(log_probs, batch, numbers)

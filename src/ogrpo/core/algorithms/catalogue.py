@@ -9,9 +9,9 @@ from ogrpo.core.algorithms.base import (
     ADVANTAGE,
     BEHAVIOR,
     CRITIC,
-    LOTS,
     PROXIMAL,
     REFERENCE,
+    UNIFORMS,
     VALUES,
     Algorithm,
     Knob,
@@ -47,7 +47,7 @@ def _method(
     beta: Knob = NO_KL,
     reads: frozenset[str] = frozenset({BEHAVIOR}),
     looks_at: LooksAt = LooksAt.COMPLETION,
-    silent: bool = True,
+    ignores_zero_advantage: bool = True,
     one_credit: bool = False,
 ) -> Algorithm:
     """Returns the method of a loss, a key of `ADVANTAGES` and one of `REDUCTIONS`.
@@ -65,7 +65,7 @@ def _method(
         reads=reads | ADVANTAGE_READS.get(advantage, frozenset()),
         knobs={**knobs, **of_advantage, "beta": beta, **REDUCTION_KNOBS.get(reduction, {})},
         looks_at=looks_at,
-        silent=silent,
+        ignores_zero_advantage=ignores_zero_advantage,
         one_credit=one_credit,
         summary=summary,
         source=source,
@@ -344,7 +344,7 @@ GATED = [
         (objectives.prime_rl, "centered", "token"),
         published(f"{PRIME_RL}: dppo_mask_low, dppo_mask_high", low=0.2, high=0.2)
         | published(f"{PRIME_RL}: kl_tau", coef=1e-3),
-        silent=False,
+        ignores_zero_advantage=False,
     ),
     _method(
         "m2po_released",
@@ -363,7 +363,7 @@ GATED = [
         published("verl 0.9: kl_cov_ratio", share=2e-4)
         | published("verl 0.9: ppo_kl_coef", coef=1.0),
         looks_at=LooksAt.BATCH,
-        silent=False,
+        ignores_zero_advantage=False,
     ),
     _method(
         "clip_cov",
@@ -373,7 +373,7 @@ GATED = [
         CLIP
         | published("verl 0.9: clip_cov_ratio", share=2e-4)
         | published("verl 0.9: clip_cov_lb, clip_cov_ub", cov_low=1.0, cov_high=5.0),
-        reads=frozenset({BEHAVIOR, LOTS}),
+        reads=frozenset({BEHAVIOR, UNIFORMS}),
         looks_at=LooksAt.BATCH,
     ),
     _method(
@@ -383,7 +383,7 @@ GATED = [
         (objectives.distill, "raw", "token"),
         published(f"{PRIME_RL}, ref_kl", low=0.2, coef=1e-3),
         reads=frozenset({BEHAVIOR, REFERENCE}),
-        silent=False,
+        ignores_zero_advantage=False,
     ),
 ]
 
@@ -392,7 +392,11 @@ RECS = [
     *(
         _method(loss.__name__, summary, REC, (loss, "centered", "token"), knobs)
         for loss, summary, knobs in (
-            (objectives.rec_one_side, "REINFORCE, silent where PPO's clip binds", REC_CLIP),
+            (
+                objectives.rec_one_side,
+                "REINFORCE, silent where PPO's clip binds",
+                REC_CLIP,
+            ),
             (objectives.rec_one_side_is, "the same, weighted by the ratio", REC_CLIP),
             (objectives.rec_two_side, "REINFORCE on ratios near 1 alone", REC_CLIP),
             (objectives.rec_two_side_is, "the same, weighted by the ratio", REC_CLIP),
@@ -427,7 +431,7 @@ REGRESSIONS = [
         "arXiv:2501.12599, section 2.3.2, by token as in arXiv:2509.24203",
         (objectives.opmd_kimi, "centered", "token"),
         published(REC_RUNS, coef=0.1),
-        silent=False,
+        ignores_zero_advantage=False,
     ),
     _method(
         "opmd_kimi_sequence",
@@ -435,7 +439,7 @@ REGRESSIONS = [
         "arXiv:2501.12599, section 2.3.2",
         (objectives.opmd_kimi_sequence, "centered", "sequence_sum"),
         published(REC_RUNS, tau=0.1),
-        silent=False,
+        ignores_zero_advantage=False,
     ),
     _method(
         "opmd_min",
@@ -461,7 +465,7 @@ REGRESSIONS = [
         (objectives.oapl, "soft_value", "sequence_sum"),
         published("arXiv:2602.19362: beta_1", ADVANTAGE, tau=1.0)
         | published("arXiv:2602.19362: beta_2", slope=1e-3),
-        silent=False,
+        ignores_zero_advantage=False,
         one_credit=True,
     ),
 ]

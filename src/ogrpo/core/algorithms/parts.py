@@ -383,7 +383,7 @@ def _with_bonus(algorithm: Algorithm, name: str) -> Algorithm:
         loss=loss,
         reads=algorithm.reads | {ENTROPY},
         knobs={**algorithm.knobs, **knobs},
-        silent=False,
+        ignores_zero_advantage=False,
     )
 
 

@@ -62,8 +62,8 @@ class TokenBatch(NamedTuple):
     """The user's own factor of each token's gain, held constant; None for 1."""
     entropy: jax.Array | None = None
     """Entropy of pi_theta's distribution at the token, differentiable; None where not read."""
-    lots: jax.Array | None = None
-    """A uniform number in [0, 1) for each token; None where no loss draws lots."""
+    uniforms: jax.Array | None = None
+    """A uniform number in [0, 1) for each token; None where no loss needs them."""
 
 
 def token_loss(

@@ -202,7 +202,7 @@ def clip_cov(
     already are not among them. At least one is drawn, where there is one.
 
     Source: Clip-Cov (Cui et al. 2025, arXiv:2505.22617), which slows the fall of the entropy; reads
-    `lots`. Looks at the whole array: microbatches do not add up.
+    `uniforms`. Looks at the whole array: microbatches do not add up.
 
     Args:
       log_probs: [..., T] log pi.
@@ -218,11 +218,11 @@ def clip_cov(
     """
     log_probs, batch = masked_batch(log_probs, batch)
     losses = grpo(log_probs, batch, eps_low=eps_low, eps_high=eps_high)
-    lots, covariance = needed(batch.lots, "lots"), _covariance(log_probs, batch)
+    uniforms, covariance = needed(batch.uniforms, "uniforms"), _covariance(log_probs, batch)
     ratio = exp_ratio(log_ratio(log_probs, batch.behavior_log_probs, batch.mask))
     inside = gates.one_side_gate(ratio, batch.advantages, eps_low=eps_low, eps_high=eps_high) != 0
     among = batch.mask & inside & (covariance > cov_low) & (covariance < cov_high)
-    drawn = among & _first(jnp.where(among, lots, jnp.inf), batch.mask, share)
+    drawn = among & _first(jnp.where(among, uniforms, jnp.inf), batch.mask, share)
     return jnp.where(drawn & ~jnp.isnan(losses), 0, losses)
 
 
