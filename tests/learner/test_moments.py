@@ -33,14 +33,14 @@ def directions(moments, gradients):
 def gradients(count=4):
     rng = np.random.default_rng(0)
     return [
-        {"w": jnp.asarray(rng.normal(size=(65, 72)), jnp.float32), "b": jnp.ones((36, 80)) * n}
+        {"w": jnp.asarray(rng.normal(size=(129, 136)), jnp.float32), "b": jnp.ones((80, 136)) * n}
         for n in range(1, count + 1)
     ]
 
 
 def test_factored_moments_are_those_of_the_paper():
     """Shazeer & Stern 2018, algorithm 2, Adam's correction of the bias for its decay."""
-    rows, columns, first = np.zeros(65), np.zeros(72), np.zeros((65, 72))
+    rows, columns, first = np.zeros(129), np.zeros(136), np.zeros((129, 136))
     pairs = zip(directions("factored", gradients()), gradients(), strict=True)
     for t, (actual, gradient) in enumerate(pairs, start=1):
         g = np.asarray(gradient["w"], float)
@@ -54,10 +54,10 @@ def test_factored_moments_are_those_of_the_paper():
 
 @pytest.mark.parametrize("moments", ["bfloat16", "factored"])
 def test_they_are_adams_but_for_rounding_where_nothing_is_lost(moments):
-    """Squares of rank 1 are their factors; the vectors of 36 layers have none."""
+    """Squares of rank 1 are their factors; the vectors of 80 layers have none."""
     rng = np.random.default_rng(1)
-    outer = np.outer(rng.normal(size=65), rng.normal(size=72))
-    steady = [{"w": jnp.asarray(outer, jnp.float32), "b": jnp.eye(36, 80) + 0.1}] * 4
+    outer = np.outer(rng.normal(size=129), rng.normal(size=136))
+    steady = [{"w": jnp.asarray(outer, jnp.float32), "b": jnp.eye(80, 136) + 0.1}] * 4
     actual, expected = directions(moments, steady), directions("full", steady)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=0.01), actual, expected)
 

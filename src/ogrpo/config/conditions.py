@@ -119,8 +119,8 @@ NAMED_BY = ("coordinator", "count", "id")
 FITS: Table = (
     (
         "optimizer.b2",
-        lambda c: c.optimizer.b2 <= 0.99 or c.model.dtype == "float32" or c.lora.rank is not None,
-        "and second moments in bfloat16 would never fall: give at most 0.99, or --model.dtype"
+        lambda c: c.optimizer.b2 <= 0.995 or c.model.dtype == "float32" or c.lora.rank is not None,
+        "and second moments in bfloat16 would hardly move: give at most 0.995, or --model.dtype"
         " float32 with --model.compute-dtype bfloat16",
     ),
     (

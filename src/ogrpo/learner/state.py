@@ -92,7 +92,7 @@ def hypers(
 
 
 Moments = Literal["full", "bfloat16", "factored"]
-LEAST_FACTORED = 64
+LEAST_FACTORED = 128
 """Rows and columns from which on a matrix has factored second moments: more than layers."""
 
 

@@ -65,6 +65,8 @@ UNITS = {
     for names, size in units.items()
     for name, ending in product(names.split(), ("", "s", "."))
 }
+_M = (UNITS["minute"], UNITS["million"])
+"""What an m behind a number may mean besides metres."""
 POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
 _QUANTITY = re.compile(
     r"(?P<number>.*(?:[0-9})!]|\\pi))\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*"
@@ -77,8 +79,9 @@ _QUALIFIED = re.compile(
     r"(?<!\\)\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
     r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+"
     r"|(?:plus|minus|times|over|point|mod|base|choose|divided by)"
-    r" (?:[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten)|factorial|below zero|not exist"
-    r"|[0-9]+\s+(?:squared|cubed|half|halves|(?:third|fourth|fifth|(?:ten|hundred|thousand)th)s?))\b"
+    r" (?:[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten)|factorial|not exist"
+    r"|[0-9]+\s+(?:squared|cubed|halves|(?:third|fourth|fifth|(?:ten|hundred|thousand)th)s)"
+    r"|1\s+(?:half|third|fourth|fifth|(?:ten|hundred|thousand)th)\Z)\b"
 )
 MOST_SIDES = 8
 """Sides of an equation that are compared, each within the time bound of a comparison."""
@@ -149,7 +152,9 @@ def surely_wrong(answer: str, gold: str) -> bool:
     (True, False)
     """
     theirs = quantity(gold)
-    ours = quantity(answer, bare=theirs is not None and theirs.unit.kind not in ("time", "count"))
+    ours = quantity(
+        answer, bare=theirs is not None and not (answer[-1:] == "m" and theirs.unit in _M)
+    )
     if ours and theirs and _ratio(ours, theirs) is None:
         return True
     words, gold_words = without_wrappers(answer), without_wrappers(gold)
@@ -179,7 +184,11 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    if "=" in answer and not re.search(r"[(\[]|\\\{", gold) and "," not in _THOUSANDS.sub("", gold):
+    if (
+        "=" in answer
+        and not re.search(r"[(\[{][^)\]}]*,", gold)
+        and "," not in _THOUSANDS.sub("", gold)
+    ):
         answer = _THOUSANDS.sub("", answer)
     theirs, ratio = quantity(gold), Fraction(1)
     ours = quantity(answer, bare=theirs is not None or _is_number(gold))

@@ -42,9 +42,7 @@ _SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "�
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
 _ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*")
-_NOUNS = re.compile(
-    r"(?<=[0-9}]) +((?!(and|xyz|[a-e]{3,4}|[^\Waeiou]+)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z"
-)
+_NOUNS = re.compile(r"(?<=[0-9}]) +((?!(and|abc|pqr|xyz)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
 _LABEL = re.compile(r"\A(?:\\text(?:bf)?\{\s*)?\([A-E]\)\s*+\}?(\\[ ,;]|[\s~])*(?=[-$0-9]|\\frac)")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
 _EUROPEAN = re.compile(r"-?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+\Z")

@@ -98,7 +98,8 @@ def check_origin(before: Mapping[str, Any], now: Mapping[str, Any], *, anyway: b
     check_never(changed)
     lines = {n: f"--{dashed(n)}: {old} then, {new} now" for n, (old, new) in changed.items()}
     other = [line for name, line in lines.items() if not any(_covers(p, name) for p in APPLIED)]
-    moved = [f"{n}: not the checkpoint's" for n in differences(before["data"], now["data"])]
+    data = differences(before["data"], now["data"])
+    moved = [f"{n}: not the checkpoint's" for n, pair in data.items() if None not in pair]
     listed = "\n  ".join([*other, *(line for line in moved if "held-out" not in line)])
     require(
         anyway or not listed,

@@ -367,8 +367,9 @@ ACTS: Table = (
         "warm-start.steps warm-start.batch warm-start.learning-rate warm-start.cache"
         " warm-start.retrain warm-start.seed",
         lambda s: s.config.imitates,
-        "the model's weights are given, and --warm-start.solutions is not; where a preset has it:"
-        f" --warm-start.steps {WarmStart.steps} --warm-start.batch {WarmStart.batch}",
+        "the model's weights are given, and --warm-start.solutions is not; what a preset has:"
+        f" --warm-start.steps {WarmStart.steps} --warm-start.batch {WarmStart.batch}"
+        " --warm-start.learning-rate None",
     ),
     (
         "warm-start.save-every",

@@ -105,13 +105,17 @@ def check_alike(prepared: Prepared) -> None:
         )
 
 
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
+
+
 def digests(prepared: Prepared) -> dict[str, str]:
     """Returns SHA-256 of what all processes, and a run that is resumed, must agree on."""
     options = {k: v for k, v in to_json(prepared.config).items() if k not in MAY_DIFFER}
 
     def problems(prompts: Sequence[IntArray], examples: Sequence[Example]) -> bytes:
         columns = [example.columns for example in examples]  # which rewards see
-        said = json.dumps(columns, sort_keys=True, default=lambda value: type(value).__name__)
+        said = json.dumps(columns, skipkeys=True, default=_plain)
         arrays = [np.array([len(ids) for ids in prompts]), *prompts]
         return b"".join([*(np.ascontiguousarray(ids).tobytes() for ids in arrays), said.encode()])
 

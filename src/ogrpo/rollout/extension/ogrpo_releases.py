@@ -46,7 +46,8 @@ class Refusal(Exception):
 
 
 class Scratch:
-    """A temporary folder that goes with this object, or, after a SIGKILL, when the next is made.
+    """A temporary folder that goes with this object, or, after a SIGKILL, when the next is made
+    (on a file system with locks; elsewhere it stays then).
 
     Its owner holds a lock on the file `lock` in it, which the kernel lets go with the last of its
     processes. A process id would not do: containers share folders, but not ids.
