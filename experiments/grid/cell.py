@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ogrpo.config.train import Logs, TrainConfig
 from ogrpo.config.values import require
+from ogrpo.setup.find_task import check_sources
 from ogrpo.tasks.arithmetic import TEACHER
 
 FORMAT = 1
@@ -93,7 +94,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The content hash of what decides the row."""
+        """The hash of the options that decide the row; files that they name count by their path."""
         decides = {
             "format": FORMAT,
             "measure": self.measure,
@@ -182,6 +183,7 @@ def check_honest(cells: Sequence[Cell], *, quick: bool) -> None:
     require(not both, f"seeds {sorted(both)} are both for tuning and for the report: part them")
     for cell in (*tuning, *final):
         if isinstance(cell.config, TrainConfig) and tuning:
+            check_sources(cell.config)  # a task without splits would hold out the same for both
             expected = "validation" if cell.role == "tuning" else "test"
             split = cell.config.evaluation.split
             require(

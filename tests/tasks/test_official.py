@@ -229,7 +229,11 @@ def test_a_task_without_its_files_names_those_and_their_source(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("math500", {}, r"no task 'math500'; there are .* end in \.jsonl, .*mean 'math-500'\?"),
+        (
+            "math500",
+            {},
+            r"no task .math500.; there are .* chains .* end in \.jsonl, .*mean 'math-500'\?",
+        ),
         ("folder", {}, r"no task 'folder'; there are .* \.csv or \.parquet\.$"),
         ("gsm8k", {"limits": 3}, r"'gsm8k' has no option 'limits'.*mean 'limit'\?"),
         ("gsm8k", {"split": "dev"}, r"split is 'dev'; choose one of \['test', 'validation'\]"),

@@ -138,7 +138,7 @@ def certify(options: Sequence[str]) -> int:
         print(f"{arguments.run} has no certificate of ratios above 0 (docs/certificates.md)")
     elif arguments.coq:
         path = run.certificates.with_suffix(".v")
-        write_text(path, coq_file(claims, run.path.name, path.name))
+        write_text(path, coq_file(claims, run.path.resolve().name, path.name))
         print(path)
     return 0
 

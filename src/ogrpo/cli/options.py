@@ -165,6 +165,11 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
         files = early.data_path or paths.get("data")
         weights = early.model_path or paths.get("model")
         named = early.preset or values.get("preset")
+        if values.get("preset", named) != named:
+            raise ValueError(
+                f"--preset is {named}, and the file's preset {values['preset']}, whose options it"
+                " has: leave one of the two out"
+            )
         name = named or preset
         if not isinstance(name, str):
             raise ValueError(f"preset is {name!r:.60}: give its name")

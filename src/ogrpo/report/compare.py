@@ -66,7 +66,7 @@ def differences(runs: Sequence[RunDir]) -> Table | Text:
 
 def labels(runs: Sequence[RunDir]) -> list[str]:
     """Returns the names of the runs' folders, or their paths where two names are the same."""
-    names = [run.path.name for run in runs]
+    names = [run.path.resolve().name for run in runs]
     if len(set(names)) == len(names):
         return names
     return [f"{n}: {run.path}" for n, run in enumerate(runs, start=1)]

@@ -53,7 +53,7 @@ def wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
     settings = wandb.Settings(silent=True)
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "ogrpo"),
-        name=folder.name,
+        name=folder.resolve().name,
         resume="allow",
         config=dict(config),
         id=file.read_text(),

@@ -74,7 +74,7 @@ def finish(session: Session, state: LoopState, before: Judged) -> None:
     path = session.config.model.path
     base, licence = (None, None) if path is None else licence_of(path)
     card = CardData(
-        name=(session.config.push_to_hub or run.path.name).rpartition("/")[2],
+        name=(session.config.push_to_hub or run.path.resolve().name).rpartition("/")[2],
         method=session.title,
         source=algorithm(session.config).source,
         data=prepared.task.name,

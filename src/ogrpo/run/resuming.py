@@ -39,7 +39,7 @@ from ogrpo.setup.processes import digests
 
 APPLIED = (
     *("schedule.steps", "schedule.evaluate_every", "checkpoint.", "kernels.", "mesh."),
-    *("evaluation.prompts", "evaluation.temperature", "evaluation.samples", "evaluation.engine"),
+    *("evaluation.prompts", "evaluation.samples", "evaluation.engine"),
     *("evaluation.batch", "evaluation.max_tokens", "evaluation.gradient_variance"),
     *("evaluation.token_samples", "evaluation.path", "replay.keep"),
     *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),

@@ -202,7 +202,8 @@ def takes(task: str, option: str) -> bool:
 def generated_task(config: TrainConfig) -> LoadedTask:
     """Makes the main study's problems, and the lessons of the teacher that a decoder imitates.
 
-    They depend on `data.seed` only, so that runs are judged on the same problems.
+    Those of the test come of `data.seed`, so that runs are judged on the same; those of validation
+    follow the first `data.train` + `warm_start.problems`, and are others where these are.
     """
     data, warm = config.data, config.warm_start.problems
     made = arithmetic.split(data.train + warm, MOST_HELDOUT, seed=data.seed)

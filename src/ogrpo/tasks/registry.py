@@ -70,7 +70,8 @@ def read_task(name: str, path: str | Path | None = None, **options: Any) -> Task
         hint = nearest(name, TASKS, ": did you mean {!r}?") or "."
         files = f"{', '.join(FILES[:-1])} or {FILES[-1]}"
         raise ValueError(
-            f"no task {name!r}; there are {sorted(TASKS)}, and files that end in {files}{hint}"
+            f"no task {name!r}; there are {sorted(TASKS)}, chains (as --task alone), and files that"
+            f" end in {files}{hint}"
         )
     reader = TASKS[name]
     for option in options:

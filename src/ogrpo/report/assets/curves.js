@@ -62,6 +62,9 @@
   }
   const path = (points, x, y) => points.map((p, n) => `${n ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("");
 
+  const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);  // of more than a call takes
+  const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+
   function draw(one) {
     const {chart, svg, legend} = one;
     const width = Math.max(200, svg.clientWidth || 460);
@@ -69,11 +72,11 @@
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const everywhere = all.flatMap((c) => c.points.map((p) => p.x));
-    let [from, to] = view.range ?? [Math.min(...everywhere), Math.max(...everywhere)];
+    let [from, to] = view.range ?? [least(everywhere), most(everywhere)];
     if (!(to > from)) to = from + 1;
     const inside = (points) => points.filter((p) => p.x >= from && p.x <= to);
     const values = curves.flatMap((c) => inside([...c.raw, ...c.points]).flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]));
-    let [floor, ceiling] = [chart.low ?? Math.min(...values), chart.high ?? Math.max(...values)];
+    let [floor, ceiling] = [chart.low ?? least(values), chart.high ?? most(values)];
     if (!values.length && chart.high == null) [floor, ceiling] = [0, 1];
     if (!(ceiling > floor)) [floor, ceiling] = [chart.low ?? floor - 0.5, floor + (floor ? Math.abs(floor) : 1)];
     const pad = (ceiling - floor) * 0.05;
