@@ -24,7 +24,8 @@ HEAVY = (
 OF_POLICY = {"jax", "flax", "optax", "orbax", "policy"}  # flax itself brings optax, orbax
 ALLOWED = {
     # The root, which comes with each, loads nothing either.
-    "batch protocol system.extras system.files system.lock system.terminal system.worker": set(),
+    "batch protocol system.extras system.files system.lock system.terminal system.worker"
+    " system.values": set(),
     "core core.algorithms": {"jax", "core"},
     "policy": OF_POLICY,
     "learner learner.update learner.checkpoint": (OF_POLICY - {"policy"} | {"core", "learner"}),

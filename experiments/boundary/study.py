@@ -33,7 +33,7 @@ from experiments.grid.tables import Section, Table
 from experiments.grid.variants import Changes, Variant, accepted, brief, cells_of
 from experiments.grid.verdicts import Pick, Relation, claim
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count
+from ogrpo.system.values import Count
 
 SCHEMES: dict[str, Changes] = {
     "neither": {"algorithm": "reinforce", "override": {"reduction": "token"}},

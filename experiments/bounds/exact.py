@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from ogrpo.batch import Batch, PolicyOutput, tokens_only
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count, NonNegative
 from ogrpo.core import bounds
 from ogrpo.core.certificates import Certificate, betting_confidence, improvement_gap
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
 from ogrpo.policy import Params
 from ogrpo.setup.build import make_optimizer, make_recipe
+from ogrpo.system.values import Count, NonNegative
 
 Table = NDArray[np.float64]
 Record = dict[str, Any]

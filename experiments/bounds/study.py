@@ -27,9 +27,9 @@ from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Override
-from ogrpo.config.values import Count
 from ogrpo.report.page import BLUE, GREEN, GREY, ORANGE
 from ogrpo.setup.presets import STUDY_RATE
+from ogrpo.system.values import Count
 
 Records = Sequence[Record]
 RED, INK = "#b3402d", "#1d2530"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ogrpo.config.train import Logs, TrainConfig
-from ogrpo.config.values import require
 from ogrpo.setup.find_task import check_sources
+from ogrpo.system.values import require
 from ogrpo.tasks.arithmetic import TEACHER
 
 FORMAT = 1

@@ -22,7 +22,8 @@ from experiments.grid.verdicts import Claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, TrainConfig, WarmStart
-from ogrpo.config.values import (
+from ogrpo.setup.presets import check_preset
+from ogrpo.system.values import (
     INERT,
     Count,
     OptionalCount,
@@ -33,7 +34,6 @@ from ogrpo.config.values import (
     require,
     to_json,
 )
-from ogrpo.setup.presets import check_preset
 
 Stage = Callable[[Rows], Sequence[Cell]]
 """The cells of a stage, from the rows of the stages before it."""

@@ -28,8 +28,8 @@ from experiments.grid.verdicts import claim, difference, mean_and_interval, of_c
 from experiments.real.study import PRIMARY
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import Evaluation, TrainConfig
-from ogrpo.config.values import require
 from ogrpo.setup.presets import chains
+from ogrpo.system.values import require
 
 WHOLE = 15360
 LADDER: Mapping[str, tuple[int, ...]] = {

@@ -28,7 +28,7 @@ from experiments.grid.study import Crossing, Stage, TunedStudy
 from experiments.grid.tables import Section, Table, by_value, scores_at, summary
 from experiments.grid.verdicts import Claim, Difference, mean_and_interval
 from experiments.rec.study import METHODS
-from ogrpo.config.values import require
+from ogrpo.system.values import require
 
 NOISY = (0.1, 0.2, 0.3, 0.4)
 

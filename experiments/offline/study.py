@@ -39,7 +39,7 @@ from experiments.grid.tables import Section, by_value, scores_at, summary
 from experiments.grid.variants import Changes, Variant
 from experiments.grid.verdicts import claim
 from experiments.rec.study import METHODS as REC
-from ogrpo.config.values import Count
+from ogrpo.system.values import Count
 
 FRESH = "fresh samples"
 """REINFORCE on policy: each batch is drawn for the one update that it is used in."""

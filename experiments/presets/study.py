@@ -21,7 +21,7 @@ from experiments.grid.variants import Variant, best_variants, cells_of, changed
 from experiments.grid.verdicts import claim
 from ogrpo.cli.options import make_preset
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count, require
+from ogrpo.system.values import Count, require
 
 RATES = (2.5e-4, 5e-4, 1e-3)
 EXACT = "default, exact centre"

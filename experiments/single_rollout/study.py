@@ -28,7 +28,7 @@ from experiments.grid.signals import measured
 from experiments.grid.study import Crossing, TunedStudy, intervals
 from experiments.grid.tables import Section
 from experiments.grid.verdicts import claim
-from ogrpo.config.values import Count, require
+from ogrpo.system.values import Count, require
 
 METHODS = {
     "running baseline": (1, "running_baseline"),

@@ -22,7 +22,6 @@ from experiments.grid.rows import rounded
 from experiments.grid.train import Bench
 from ogrpo.batch import Batch
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import require
 from ogrpo.core import weights
 from ogrpo.core.advantages import leave_one_out
 from ogrpo.core.estimators import (
@@ -37,6 +36,7 @@ from ogrpo.data.batching import pad_groups
 from ogrpo.loop import Parts, snapshot, start, stream_seed, train
 from ogrpo.loop.parts import ScoreFn
 from ogrpo.rollout.collection import Request
+from ogrpo.system.values import require
 
 BATCH = 16
 """Groups whose mean an estimate is: the default task's batch."""

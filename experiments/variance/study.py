@@ -29,7 +29,7 @@ from experiments.grid.variants import brief
 from experiments.grid.verdicts import mean_and_interval
 from experiments.variance.along import BATCH, ESTIMATORS, Along
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import Count
+from ogrpo.system.values import Count
 
 Vector = NDArray[np.float64]
 RUN = "on-policy run"

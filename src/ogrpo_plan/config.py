@@ -4,7 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ogrpo.config.values import (
+from ogrpo.policy.config import SHAPES, DecoderConfig
+from ogrpo.policy.flops import Adapter
+from ogrpo.policy.lora import TARGETS
+from ogrpo.setup.presets import PRESETS
+from ogrpo.system.files import read_object
+from ogrpo.system.values import (
     INERT,
     Count,
     Index,
@@ -16,11 +21,6 @@ from ogrpo.config.values import (
     check_conditions,
     require,
 )
-from ogrpo.policy.config import SHAPES, DecoderConfig
-from ogrpo.policy.flops import Adapter
-from ogrpo.policy.lora import TARGETS
-from ogrpo.setup.presets import PRESETS
-from ogrpo.system.files import read_object
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ogrpo.config.values import to_json
 from ogrpo.policy.flops import parameters
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json
+from ogrpo.system.values import to_json
 from ogrpo_plan.config import DEVICES, GIB, Plan
 from ogrpo_plan.memory import proposed_tokens, serve_budget, train_budget
 from ogrpo_plan.times import measured, times

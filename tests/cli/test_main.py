@@ -20,10 +20,10 @@ from ogrpo.cli import env
 from ogrpo.cli.main import COMMANDS, main, usage
 from ogrpo.cli.options import as_file, parse, read_file
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import changed
 from ogrpo.rollout.collection import CollectionError
 from ogrpo.rollout.vllm.errors import RolloutError
 from ogrpo.system.terminal import RunNote
+from ogrpo.system.values import changed
 from tests.loop.walk import SUMS
 from tests.run import rewards
 

@@ -12,11 +12,11 @@ from ogrpo.cli import options as command
 from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Kernels
-from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL
 from ogrpo.kernels.log_probs import KEPT_BYTES, NAMES
 from ogrpo.run.session import as_json
 from ogrpo.setup.presets import PRESETS
+from ogrpo.system.values import changed, from_json, to_json
 from tests.loop.walk import annotated, with_options
 
 NAMED = {"processes.coordinator": "host:7777", "processes.count": 2, "processes.id": 1}

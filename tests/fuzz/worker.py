@@ -20,13 +20,13 @@ import numpy as np
 
 from ogrpo.cli.options import read_file
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import changed, from_json, to_json
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe
 from ogrpo.policy import load_pretrained
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout import weights
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.weights import Store
+from ogrpo.system.values import changed, from_json, to_json
 from ogrpo.tasks.rows import read_rows
 from tests.fuzz.mutations import broken
 

@@ -11,7 +11,6 @@ from ogrpo.cli.main import main
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Rollout, TrainConfig
 from ogrpo.config.update import Optimizer
-from ogrpo.config.values import from_json
 from ogrpo.learner import checkpoint
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.finite import NotFiniteError, nonfinite
@@ -20,6 +19,7 @@ from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.run.diagnose import restored
 from ogrpo.system.files import read_json
+from ogrpo.system.values import from_json
 from tests.loop.walk import BASE, with_options
 from tests.run.small_run import CONFIG, go
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from ogrpo.config.schedule import Schedule
 from ogrpo.loop import start, train
 from ogrpo.policy import save_pretrained
+from ogrpo.rollout.vllm import ServerOptions
 from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.build import make_parts
 from ogrpo.setup.model import make_model
@@ -39,7 +40,7 @@ def test_the_default_study_learns_alike_from_the_real_server(tmp_path):
         with (
             RealServer(tmp_path / "policy", tmp_path / "log", *sizes).running() as server,
             connect_policy(
-                [server.url],
+                ServerOptions(url=(server.url,)),
                 decoder,
                 eos_id=tokenizer.eos_id,
                 max_length=longest,

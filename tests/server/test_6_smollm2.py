@@ -11,10 +11,10 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.models.known import model_folder
 from ogrpo.policy import load_pretrained
 from ogrpo.protocol import Sampling
+from ogrpo.rollout.vllm import ServerOptions
 from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.cache import cache_path
 from tests.rollout.vllm import world
-from tests.rollout.vllm.contract import Options
 from tests.server.conftest import RealServer
 
 CLOSE = 5e-4
@@ -36,11 +36,10 @@ def test_log_probs_are_the_trainers_before_and_after_a_push(tmp_path):
     with (
         RealServer(folder, tmp_path / "log").running() as server,
         connect_policy(
-            [server.url],
+            ServerOptions(url=(server.url,), timeout=120.0, patience=180.0),
             config,
             eos_id=tokenizer.eos_id,
             max_length=64,
-            options=Options(timeout=120.0, patience=180.0),
         ) as engine,
     ):
         for version, (now, other) in enumerate(((params, moved), (moved, params)), start=1):

@@ -4,6 +4,7 @@ import io
 import re
 from contextlib import closing, contextmanager
 from dataclasses import fields
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -11,10 +12,9 @@ from rich.console import Console
 
 from ogrpo.cli.main import main
 from ogrpo.cli.options import parse, parse_eval
-from ogrpo.config.rollout import Servers
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.endpoint import Endpoint, Service
-from ogrpo.rollout.vllm import Options, Refused, RolloutError
+from ogrpo.rollout.vllm import Refused, RolloutError, ServerOptions
 from ogrpo.serving.bridge import embedded_model
 from ogrpo.setup import servers
 from ogrpo.setup.find_task import TaskLengths, with_numbers
@@ -159,8 +159,11 @@ SET = {
 
 
 @pytest.mark.parametrize("program", ["train", "eval"])
-def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
-    monkeypatch.setattr(servers, "connect_policy", lambda *_, options, **__: options)
+def test_options_of_the_command_line_reach_the_engine(monkeypatch, tmp_path, program):
+    reached = []
+    engine = SimpleNamespace(table=str)
+    monkeypatch.setattr(servers, "connect_policy", lambda *way, **_: reached.append(way) or engine)
+    monkeypatch.setattr(servers, "wait", print)
     table = "rollout" if program == "train" else "servers"
     words = [f"--{table}.{name.replace('_', '-')}={value}" for name, value in SET.items()]
     words = [f"--{table}.url=http://host:8000", *words]
@@ -169,12 +172,13 @@ def test_options_of_the_command_line_reach_the_engine(monkeypatch, program):
     else:
         config = parse_eval(["--model.path=x", *words]).as_train
     config = with_numbers(config, TaskLengths(4, 4), 1.0)
-    options = servers.make_server_engine(config, CONFIG, world.EOS)
+    run = RunDir(tmp_path)
+    connect(config, run, CONFIG, PARAMS, world.TOKENIZER, Console(file=io.StringIO()))
+    ((options, _),) = reached
     assert {name: getattr(options, name) for name in SET} == SET
-    assert all(getattr(Options(), name) != value for name, value in SET.items())
-    # What says where servers are, and how long the start waits for them, is for this side alone.
-    reached = {field.name for field in fields(Servers)} - {"url", "wait", "folder"}
-    assert reached == set(SET)
+    assert all(getattr(ServerOptions, name) != value for name, value in SET.items())
+    assert 0 < options.wait <= ServerOptions.wait  # what is left of it
+    assert {field.name for field in fields(ServerOptions)} - {"url", "wait", "folder"} == set(SET)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ogrpo.cli.options import EvalConfig
-from ogrpo.config.values import to_json
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.evaluation import AnswerFile, AnswerRecord, sample_and_judge
 from ogrpo.evaluation.metrics import AnswerOf, Summary, answer_readers, summary
@@ -35,6 +34,7 @@ from ogrpo.setup.model import with_folder
 from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
 from ogrpo.setup.servers import connect
 from ogrpo.system.files import write_json
+from ogrpo.system.values import to_json
 from ogrpo.tasks import EvaluationProtocol, Example, Task
 from ogrpo.tasks.encode import encode_example
 

@@ -15,9 +15,13 @@ import tyro
 import yaml
 from annotated_types import Ge
 
-from ogrpo.config.rollout import Rollout, Servers, check_servers
+from ogrpo.config.rollout import Rollout, check_servers
 from ogrpo.config.train import Data, Evaluation, Judging, Model, TrainConfig
-from ogrpo.config.values import (
+from ogrpo.rollout.options import ServerOptions
+from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
+from ogrpo.system.files import DEEPEST, read_text
+from ogrpo.system.terminal import nearest
+from ogrpo.system.values import (
     INERT,
     Count,
     Index,
@@ -30,9 +34,6 @@ from ogrpo.config.values import (
     metavar,
     to_json,
 )
-from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
-from ogrpo.system.files import DEEPEST, read_text
-from ogrpo.system.terminal import nearest
 
 MOST_BYTES = 1 << 20
 
@@ -275,7 +276,7 @@ class EvalConfig:
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
     reward: Judging = field(default_factory=Judging)
-    servers: Servers = field(default_factory=Servers)
+    servers: ServerOptions = field(default_factory=ServerOptions)
 
     def __post_init__(self) -> None:
         check(self)

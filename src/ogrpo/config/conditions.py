@@ -6,7 +6,7 @@ algorithm are in `ogrpo.config.method`, those of the task in `ogrpo.setup.find_t
 
 import re
 
-from ogrpo.config.values import Table
+from ogrpo.system.values import Table
 
 ACTS: Table = (
     ("resume-anyway", lambda c: c.goes_on, "nothing is resumed; give --resume, or leave it out"),

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from ogrpo.config.train import AlgorithmName, TrainConfig
 from ogrpo.config.update import Knobs, Override
-from ogrpo.config.values import INERT, Table, check_conditions, dashed
 from ogrpo.core.algorithms import (
     ADVANTAGES,
     ALGORITHMS,
@@ -27,6 +26,7 @@ from ogrpo.core.returns import Along
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
 from ogrpo.learner.update import RegionFn
 from ogrpo.system.terminal import nearest
+from ogrpo.system.values import INERT, Table, check_conditions, dashed
 
 CLIP_RANGE = (0.01, 1.0)
 BASELINE = "baseline"

@@ -1,14 +1,14 @@
 """Sampling of completions: by the embedded sampler, or by external servers."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from ogrpo.config.values import (
+from ogrpo.rollout.address import check_offer, check_url
+from ogrpo.rollout.options import InFlight, ServerOptions
+from ogrpo.system.values import (
     INERT,
     Count,
     Index,
-    NonNegative,
     OptionalCount,
     OptionalPositive,
     Positive,
@@ -17,49 +17,10 @@ from ogrpo.config.values import (
     Table,
     check_conditions,
 )
-from ogrpo.rollout.address import check_offer, check_url, server_root
 
 
 @dataclass(frozen=True, kw_only=True)
-class Servers:
-    """External vLLM servers in place of the embedded sampler (docs/vllm.md)."""
-
-    url: tuple[str, ...] = ()
-    """Their addresses, such as http://host:8000. Credentials are not part of one: OGRPO_API_KEY and
-    OGRPO_BASIC_AUTH in the environment."""
-    transport: Literal["folder", "url"] = "folder"
-    """How weights reach the servers: a folder that they see, or pulled from here by URL."""
-    folder: Path | None = None
-    """With transport folder: where weights are put; default: a temporary one."""
-    listen: str = "127.0.0.1"
-    """With transport url: the interface on which weights are offered; 0.0.0.0 is all of them."""
-    advertise: str | None = None
-    """With transport url: this machine's name or address as the servers see it; default: `listen`.
-    """
-    wait: NonNegative = 600.0
-    """Seconds to wait at the start for the servers; how to start them is shown meanwhile."""
-    timeout: Positive = 300.0
-    """Seconds until a request without a whole answer is given to another server: more than the
-    longest completions take."""
-    patience: Positive = 120.0
-    """Seconds without any answer of a server after which the run ends, with what each said last."""
-    attempts: Count = 6
-    """Unusable answers to one request after which the run ends."""
-    per_server: Count = 32
-    """Requests in flight at one server at most; each asks for the completions of one prompt."""
-    tolerance: OptionalPositive = None
-    """Mean difference of log-probs, in nats a token, up to which a server has proven that it serves
-    the weights that were pushed; default: by the coarser dtype of the trainer's and
-    the server's, 1e-3 for float32, 0.15 for bfloat16."""
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """The addresses below which the servers have /health and /v1."""
-        return tuple(map(server_root, self.url))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rollout(Servers):
+class Rollout(ServerOptions):
     """Sampling of completions, by the embedded sampler or by servers (docs/vllm.md)."""
 
     group_size: Count = 8
@@ -93,7 +54,7 @@ class Rollout(Servers):
     """What the embedded sampler rounds its weights to: int8 per output channel makes it another
     policy than the trainer's, as a server of 8-bit weights is; `mismatch` says how far. Held-out
     answers are drawn with the trainer's own weights."""
-    in_flight: Literal["wait", "abort", "keep"] = "wait"
+    in_flight: InFlight = "wait"
     """What a push of weights does to requests in flight: let them finish first, cut them off and
     draw them again, or let them go on with the new weights (vLLM 0.32 and later)."""
 
@@ -121,10 +82,10 @@ SERVERS: Table = (
         "give --{prefix}url and transport url",
     ),
 )
-"""Options of `Servers`, when they act, and what to do otherwise."""
+"""Options of `ServerOptions`, when they act, and what to do otherwise."""
 
 
-def check_servers(servers: Servers, prefix: str) -> None:
+def check_servers(servers: ServerOptions, prefix: str) -> None:
     """Holds servers, whose options begin with `prefix`, to their conditions and addresses.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 from annotated_types import Gt
 
-from ogrpo.config.values import Count, Index, NonNegative, OptionalCount, Positive, metavar
+from ogrpo.system.values import Count, Index, NonNegative, OptionalCount, Positive, metavar
 
 
 def also(*names: str) -> Any:

@@ -16,7 +16,7 @@ from ogrpo.config.conditions import ACTS, FITS
 from ogrpo.config.rollout import Rollout, check_servers
 from ogrpo.config.schedule import Reuse, Schedule, also
 from ogrpo.config.update import Kernels, Knobs, Lora, Mesh, Optimizer, Override, Processes, Region
-from ogrpo.config.values import (
+from ogrpo.system.values import (
     INERT,
     Count,
     Index,

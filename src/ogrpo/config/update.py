@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ogrpo.config.values import (
+from ogrpo.system.values import (
     Count,
     Decay,
     Index,

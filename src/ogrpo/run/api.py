@@ -10,13 +10,13 @@ from rich.console import Console
 
 from ogrpo.config import method
 from ogrpo.config.train import Model, TrainConfig
-from ogrpo.config.values import changed
 from ogrpo.core.algorithms import Algorithm
 from ogrpo.loop.parts import Record
 from ogrpo.loop.state import LoopState
 from ogrpo.models.known import check_model
 from ogrpo.run.main import run_steps
 from ogrpo.run.session import Callback, Invocation, TrainResult
+from ogrpo.system.values import changed
 from ogrpo.tasks import Task
 
 

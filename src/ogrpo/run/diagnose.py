@@ -19,7 +19,6 @@ import numpy as np
 from ogrpo.batch import Batch, Packing
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Mesh, Processes
-from ogrpo.config.values import from_json
 from ogrpo.learner.checkpoint import Checkpoints
 from ogrpo.learner.examine import Findings, make_examine
 from ogrpo.learner.finite import names
@@ -35,6 +34,7 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.setup.build import find_devices, make_optimizer, make_recipe
 from ogrpo.setup.devices import DTYPES
 from ogrpo.system.files import read_json, replacing, write_json
+from ogrpo.system.values import from_json
 
 FILE = "dump.json"
 AXES = ("prompt", "completion", "token")

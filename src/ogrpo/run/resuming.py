@@ -20,9 +20,7 @@ from typing import Any
 
 import jax
 
-from ogrpo.config.rollout import Servers
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import dashed, from_json, require
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.hosts import from_first, on_first
 from ogrpo.learner.state import TrainState
@@ -31,18 +29,20 @@ from ogrpo.loop.state import LoopState, check_frozen, first_arrays, resume
 from ogrpo.policy import Params
 from ogrpo.report.run_dir import RunDirError
 from ogrpo.rewards.judge import RewardCounts
+from ogrpo.rollout.options import ServerOptions
 from ogrpo.run.session import Session, as_json, counting
 from ogrpo.setup.build import batching_line
 from ogrpo.setup.devices import memory_lines
 from ogrpo.setup.prepare import Prepared
 from ogrpo.setup.processes import digests
+from ogrpo.system.values import dashed, from_json, require
 
 APPLIED = (
     *("schedule.steps", "schedule.evaluate_every", "checkpoint.", "kernels.", "mesh."),
     *("evaluation.prompts", "evaluation.samples", "evaluation.engine"),
     *("evaluation.batch", "evaluation.max_tokens", "evaluation.gradient_variance"),
     *("evaluation.token_samples", "evaluation.path", "replay.keep"),
-    *(f"rollout.{field.name}" for field in dataclasses.fields(Servers)),
+    *(f"rollout.{field.name}" for field in dataclasses.fields(ServerOptions)),
     *("rollout.workers", "rollout.prompts_per_call", "rollout.in_flight"),
     *("rollout.mismatch_limit",),
     *("reward.seconds", "reward.processes", "reward.call_seconds", "reward.memory_gib"),

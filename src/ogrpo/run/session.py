@@ -16,7 +16,6 @@ from rich.console import Console
 from ogrpo.config.method import title
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Processes
-from ogrpo.config.values import to_json
 from ogrpo.loop.parts import Parts, Record
 from ogrpo.loop.state import LoopState
 from ogrpo.policy import DecoderConfig
@@ -25,6 +24,7 @@ from ogrpo.rewards.judge import Judge, RewardCounts
 from ogrpo.setup.devices import Devices
 from ogrpo.setup.prepare import Prepared
 from ogrpo.system.terminal import shown, without_secrets
+from ogrpo.system.values import to_json
 
 COMPILING = "/jax/core/compile/backend_compile_duration"
 """Event of JAX at the end of each compilation, with its seconds; programs read from the cache of

@@ -17,7 +17,8 @@ from ogrpo.policy.pretrained import from_tensors, tensor_slots, to_tensors
 from ogrpo.protocol import IntArray
 from ogrpo.rollout.embedded import EmbeddedEngine, pad
 from ogrpo.rollout.endpoint import ServedModel
-from ogrpo.rollout.vllm import Expected, Options, VllmEngine
+from ogrpo.rollout.options import InFlight, ServerOptions
+from ogrpo.rollout.vllm import Expected, VllmEngine
 
 # The sampler's layouts for one CPU take time to compile. They are used where a stacked array has at
 # least so many parameters, or a completion so many tokens. Then: how often a batch is halved as its
@@ -28,28 +29,28 @@ ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
 
 
 def connect_policy(
-    urls: Sequence[str],
+    options: ServerOptions,
     config: DecoderConfig,
     *,
     eos_id: int,
     max_length: int,
-    options: Options | None = None,
+    in_flight: InFlight = "wait",
 ) -> VllmEngine:
     """Returns an engine that samples the decoder's policy from vLLM servers.
 
     Args:
-        urls: the servers.
+        options: the servers, and how they are asked.
         config: the decoder's shape; the servers were started from a folder of the same.
         eos_id: the token that ends a completion.
         max_length: longest prompt plus completion.
-        options: see `ogrpo.rollout.vllm.Options`.
+        in_flight: what a push does to requests in flight.
     """
     return VllmEngine(
-        urls,
+        options,
         expected=Expected(vocab_size=config.vocab_size, eos_id=eos_id, max_length=max_length),
         tensors_fn=partial(named_tensors, config),
         score_fn=make_score_fn(config),
-        options=options,
+        in_flight=in_flight,
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig, WarmStart
-from ogrpo.config.values import INERT, Table, check_conditions, require
 from ogrpo.core.algorithms import STEPS
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.loop.parts import stream_seed
@@ -19,6 +18,7 @@ from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards, load_reward
 from ogrpo.setup.imitation import Lessons, careless_teacher, chain_teacher
+from ogrpo.system.values import INERT, Table, check_conditions, require
 from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.official import fill, solved_example
 from ogrpo.tasks.problems import Problem

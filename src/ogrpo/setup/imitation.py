@@ -22,7 +22,6 @@ from ogrpo import batch as batch_types
 from ogrpo import learner, policy
 from ogrpo.batch import Batch, take
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import require
 from ogrpo.core import aggregate
 from ogrpo.core.aggregate import token_mean
 from ogrpo.data import batching, packing
@@ -44,6 +43,7 @@ from ogrpo.setup import devices
 from ogrpo.setup.cache import cache_path, digest, read_shipped
 from ogrpo.setup.devices import REMAT, make_policy_fn
 from ogrpo.system import lock
+from ogrpo.system.values import require
 from ogrpo.tasks import Task, arithmetic, chains
 from ogrpo.tasks.arithmetic import WordProblem
 from ogrpo.tasks.encode import Encoded

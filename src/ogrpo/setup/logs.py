@@ -16,7 +16,6 @@ import numpy.typing as npt
 from ogrpo.batch import Batch
 from ogrpo.config.method import reads_behavior, title
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import require
 from ogrpo.core.certificates import logged_gain
 from ogrpo.core.weights import ess_fraction
 from ogrpo.data.logs import Log, LogTerms, read_log
@@ -32,6 +31,7 @@ from ogrpo.policy.pretrained import load_config, load_pretrained
 from ogrpo.protocol import FloatArray, IntArray
 from ogrpo.setup.cache import weights_folder
 from ogrpo.setup.devices import DTYPES, make_policy_fn
+from ogrpo.system.values import require
 from ogrpo.tasks.example import to_prompt
 from ogrpo.tasks.rows import Row, is_rows, read_jsonl, read_parquet, read_rows
 

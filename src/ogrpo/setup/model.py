@@ -7,7 +7,6 @@ import jax
 from rich.console import Console
 
 from ogrpo.config.train import Model
-from ogrpo.config.values import require
 from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import choose
@@ -21,6 +20,7 @@ from ogrpo.setup.cache import weights_folder
 from ogrpo.setup.devices import DTYPES
 from ogrpo.setup.imitation import warm_started
 from ogrpo.setup.prepare import Prepared, check_vocabulary
+from ogrpo.system.values import require
 
 
 def tiny_decoder(tokenizer: TextTokenizer) -> DecoderConfig:

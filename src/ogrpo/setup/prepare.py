@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from ogrpo.config.train import TrainConfig
-from ogrpo.config.values import require
 from ogrpo.data.chat import PLAIN_CHAT, template_variables
 from ogrpo.data.tokenizer import TextTokenizer, train_bpe, word_level
 from ogrpo.loop.judge import GroupJudge, judge_steps
@@ -24,6 +23,7 @@ from ogrpo.setup.find_task import CHAINS, GENERATED, find_task, settle
 from ogrpo.setup.imitation import Lessons, worked_solutions
 from ogrpo.setup.logs import RunLog
 from ogrpo.system.files import parse_json
+from ogrpo.system.values import require
 from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.encode import Encoded, encode_example
 from ogrpo.tasks.registry import TASKS

@@ -28,7 +28,6 @@ from rich.console import Console
 
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Processes
-from ogrpo.config.values import require, to_json
 from ogrpo.data.replay import Draw, Experience, ReplayBuffer
 from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first, several
 from ogrpo.loop.parts import Parts
@@ -38,6 +37,7 @@ from ogrpo.report.run_dir import MetricsWriter, Rewound, RunDir
 from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
+from ogrpo.system.values import require, to_json
 from ogrpo.tasks.example import Example
 
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,8 +14,8 @@ from ogrpo.data.tokenizer import TextTokenizer
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rollout.address import check_loopback
-from ogrpo.rollout.vllm import Options, RolloutError, VllmEngine
-from ogrpo.rollout.vllm.api import ask_health, credentials_of_environment
+from ogrpo.rollout.vllm import RolloutError, VllmEngine
+from ogrpo.rollout.vllm.api import ask_health
 from ogrpo.rollout.vllm.push import PROBE_SHAPE
 from ogrpo.serving.bridge import connect_policy
 from ogrpo.setup.model import save_model
@@ -51,50 +52,18 @@ def connect(
         check_loopback(offered, rollout.roots, "listen (or advertise)")
         line = f"servers pull weights from this machine as {offered}"
         console.print(shown(line), markup=False, soft_wrap=True)
-    deadline = time.monotonic() + config.rollout.wait
+    deadline = time.monotonic() + rollout.wait
     wait(config, folder, deadline, console)
     left = max(0.0, deadline - time.monotonic())
-    engine = make_server_engine(config, decoder, tokenizer.eos_id, start_patience=left)
+    engine = connect_policy(
+        replace(rollout, wait=left),
+        decoder,
+        eos_id=tokenizer.eos_id,
+        max_length=config.longest_sequence,
+        in_flight=rollout.in_flight,
+    )
     console.print(shown(engine.table()), markup=False, soft_wrap=True)
     return engine
-
-
-def make_server_engine(
-    config: TrainConfig,
-    decoder: DecoderConfig,
-    eos_id: int,
-    start_patience: float | None = None,
-) -> VllmEngine:
-    """Returns the servers at `rollout.url` behind the engine interface.
-
-    Args:
-      config: of the run.
-      decoder: the policy's shape.
-      eos_id: the token that ends a completion.
-      start_patience: seconds in which the servers must be ready.
-    """
-    rollout = config.rollout
-    options = Options(
-        folder=rollout.folder,
-        transport=rollout.transport,
-        listen=rollout.listen,
-        advertise=rollout.advertise,
-        in_flight=rollout.in_flight,
-        timeout=rollout.timeout,
-        patience=rollout.patience,
-        start_patience=start_patience,
-        attempts=rollout.attempts,
-        per_server=rollout.per_server,
-        tolerance=rollout.tolerance,
-        **credentials_of_environment(),
-    )
-    return connect_policy(
-        rollout.roots,
-        decoder,
-        eos_id=eos_id,
-        max_length=config.longest_sequence,
-        options=options,
-    )
 
 
 def serve_command(config: TrainConfig, url: str, folder: Path) -> str:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from ogrpo.protocol import Sampling
 from ogrpo.rollout import weights as files
-from ogrpo.rollout.vllm import Options, PublishRefused, VllmEngine
+from ogrpo.rollout.vllm import PublishRefused, ServerOptions, VllmEngine
 from ogrpo.serving.bridge import connect_policy
 from tests.rollout.vllm import world
 
@@ -17,9 +17,11 @@ EXACT = 1e-4
 MAX_LENGTH = 60
 
 
-def connect(urls, config, *, max_length=MAX_LENGTH, **options) -> VllmEngine:
-    merged = Options(**{"timeout": 60.0, "patience": 90.0, **options})
-    return connect_policy(urls, config, eos_id=world.EOS, max_length=max_length, options=merged)
+def connect(urls, config, *, max_length=MAX_LENGTH, in_flight="wait", **options) -> VllmEngine:
+    seconds = {"timeout": 60.0, "patience": 90.0, "wait": 90.0}
+    merged = ServerOptions(url=tuple(urls), **{**seconds, **options})
+    how = {"eos_id": world.EOS, "max_length": max_length, "in_flight": in_flight}
+    return connect_policy(merged, config, **how)
 
 
 def check_groups(groups, prompts, sampling):

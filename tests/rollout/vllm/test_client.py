@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ogrpo.rollout.vllm import Expected, Options, Rejected, RolloutError, VllmEngine, engine
-from ogrpo.rollout.vllm.api import ServerApi, ask_health, credentials_of_environment
+from ogrpo.rollout.vllm import Expected, Rejected, RolloutError, ServerOptions, VllmEngine, engine
+from ogrpo.rollout.vllm.api import ServerApi, ask_health, headers_of_environment
 from ogrpo.rollout.vllm.capabilities import Capabilities, table
 from ogrpo.rollout.vllm.engine import parse_metrics
 from ogrpo.system import lock
@@ -91,29 +91,66 @@ def test_what_waiting_does_not_help_is_said_without_what_is_secret_in_it(answers
 )
 def test_the_environment_says_who_asks(monkeypatch, name, value, header):
     monkeypatch.setenv(name, value)
-    options = Options(**credentials_of_environment(), attempts=1)
     with answering({"/health": 401, "/collective_rpc": 401}) as (url, asked_by):
         with pytest.raises(RolloutError, match=r"401: it does not let us in.*OGRPO_API") as caught:
             ask_health(url)
         with pytest.raises(Exception, match="answered 401") as refused:
-            engine_of([url], options=options)
+            engine_of(ServerOptions(url=(url,), attempts=1))
     assert len(asked_by) > 1
     assert set(asked_by) == {header}
-    for text in (str(caught.value), str(refused.value), repr(options)):
+    for text in (str(caught.value), str(refused.value)):
         assert "SECRET" not in text
         assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"API_KEY": "SECRET\n"}, "OGRPO_API_KEY has characters that no header can carry"),
+        ({"BASIC_AUTH": "me:SECRET\x7f"}, "OGRPO_BASIC_AUTH has characters"),
+        ({"BASIC_AUTH": "SECRET"}, "no NAME:PASSWORD"),
+        ({"API_KEY": "SECRET", "BASIC_AUTH": "me:SECRET"}, "are both set"),
+    ],
+)
+def test_a_secret_that_no_header_carries_is_refused_without_showing_it(
+    monkeypatch, variables, message
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OGRPO_{name}", value)
+    with pytest.raises(ValueError, match=message) as caught:
+        headers_of_environment()
+    assert "SECRET" not in str(caught.value)
 
 
 def test_an_address_that_is_none_leaves_no_thread_behind():
     threads = active_count()
     with pytest.raises(ValueError, match="'nowhere' is no server URL"):
-        engine_of(["nowhere"])
+        engine_of(ServerOptions(url=("nowhere",)))
     assert active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": ()}, "no server URL: give at least one"),
+        ({"timeout": 0.0}, "timeout is 0.0: give a number above 0"),
+        ({"transport": "disk"}, "transport is 'disk': choose one of"),
+        ({"transport": "url", "listen": "::"}, "listen is '::'.* perhaps 127.0.0.1"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_a_server_is_asked(options, message):
+    with pytest.raises(ValueError, match=message):
+        engine_of(ServerOptions(**{"url": ("http://127.0.0.1:9",), **options}))
+
+
+def test_a_push_does_one_of_three_things_to_requests_in_flight():
+    with pytest.raises(ValueError, match="in_flight is 'drain': choose one of"):
+        engine_of(ServerOptions(url=("http://127.0.0.1:9",)), in_flight="drain")
 
 
 def test_a_folder_of_weights_is_one_engines(tmp_path):
     with lock.held(tmp_path, "another run"), pytest.raises(ValueError, match=r"use .*another run"):
-        engine_of(["http://x"], options=Options(tmp_path))
+        engine_of(ServerOptions(url=("http://x",), folder=tmp_path))
 
 
 def test_what_a_server_says_of_itself_is_shown_and_not_obeyed():

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ogrpo.protocol import Sampling
-from ogrpo.rollout.vllm import Expected, Options, PublishRefused, RolloutError
+from ogrpo.rollout.vllm import Expected, PublishRefused, RolloutError, ServerOptions
 from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.errors import LONGEST_REST, Changes
 from ogrpo.rollout.vllm.fleet import Fleet
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 SCHEDULES = int(os.environ.get("OGRPO_SCHEDULES", "150"))
 PROMPTS = [np.array([n + 1], np.int32) for n in range(4)]
 SAMPLING = Sampling(temperature=1.0, max_tokens=3, group_size=2)
-OPTIONS = Options(timeout=20.0, patience=120.0, attempts=6, per_server=2)
+OPTIONS = ServerOptions(timeout=20.0, patience=120.0, wait=120.0, attempts=6, per_server=2)
 PATHS = (
     *("generate", "completions", "collective_rpc", "pause", "resume", "is_paused"),
     *("start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"),
@@ -53,7 +53,7 @@ def target(version):
 class Schedules(RuleBasedStateMachine):
     """A trainer that publishes and samples, and a world that does what it likes to two servers."""
 
-    options = OPTIONS
+    options, in_flight = OPTIONS, "wait"
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ class Schedules(RuleBasedStateMachine):
 
     async def start(self):
         expected = Expected(vocab_size=16, eos_id=EOS, max_length=16)
-        setup = Setup(expected, self.options, None, self.counts, Changes())
+        setup = Setup(expected, self.options, None, self.counts, Changes(), self.in_flight)
         apis = [
             ServerApi(f"http://server{n}", headers={}, timeout=OPTIONS.timeout, transport=staged)
             for n, staged in enumerate(self.staged)

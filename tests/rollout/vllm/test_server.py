@@ -18,10 +18,11 @@ from tests.rollout.vllm.test_schedules import OPTIONS, PROMPTS, SETTLED, Schedul
 
 
 @contextmanager
-def started(*staged, **options):
+def started(*staged, in_flight="wait", **options):
     """A fleet over the servers, once all were looked at."""
     machine = Schedules()
     machine.staged, machine.options = [*staged], replace(OPTIONS, **options)
+    machine.in_flight = in_flight
     try:
         machine.run(machine.start())
         yield machine
@@ -156,7 +157,7 @@ def test_a_server_that_comes_back_with_other_log_probs_is_left_out_until_it_is_a
 def test_an_odd_answer_at_the_start_is_asked_for_again_and_named(path, body):
     with (
         pytest.raises(Unavailable, match=f"{path} answered"),
-        started(Failing(lambda at, _: at == path, 200, body), patience=5.0),
+        started(Failing(lambda at, _: at == path, 200, body), wait=5.0),
     ):
         pass
 
@@ -263,7 +264,7 @@ def test_attempts_end_a_run_whose_proofs_fail():
 )
 def test_a_server_that_can_never_answer_is_told_from_one_that_is_busy(status, path, message):
     refusal = (status, 1e6, Refused, f"{message}.*asked 6 times")
-    for answer, patience, error, said in (refusal, (503, 300.0, Unavailable, "answered 503")):
+    for answer, wait, error, said in (refusal, (503, 300.0, Unavailable, "answered 503")):
         staged = Failing(lambda at, _: at == path, answer)
-        with pytest.raises(error, match=said), started(staged, patience=patience):
+        with pytest.raises(error, match=said), started(staged, wait=wait):
             pass

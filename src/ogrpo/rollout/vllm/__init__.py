@@ -1,11 +1,11 @@
 """The bridge to vLLM and vLLM-Ascend servers.
 
-with VllmEngine(["http://127.0.0.1:8000"], expected=..., tensors_fn=..., score_fn=...) as engine:
+with VllmEngine(options, expected=..., tensors_fn=..., score_fn=...) as engine:
     engine.publish(params, 0)
     groups = engine.generate(prompts, sampling, seed=0)
 """
 
-from ogrpo.rollout.vllm.api import Options as Options
+from ogrpo.rollout.options import ServerOptions as ServerOptions
 from ogrpo.rollout.vllm.capabilities import Capabilities as Capabilities
 from ogrpo.rollout.vllm.capabilities import Expected as Expected
 from ogrpo.rollout.vllm.engine import VllmEngine as VllmEngine

@@ -17,14 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
 from ogrpo.protocol import Group, IntArray, Sampling, check_request
+from ogrpo.rollout.address import check_offer
 from ogrpo.rollout.extension.ogrpo_releases import Scratch
+from ogrpo.rollout.options import InFlight, ServerOptions
 from ogrpo.rollout.vllm import capabilities
-from ogrpo.rollout.vllm.api import Options, ServerApi
+from ogrpo.rollout.vllm.api import ServerApi, headers_of_environment
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import Changes, PublishRefused, RolloutError
 from ogrpo.rollout.vllm.fleet import Fleet
@@ -32,6 +34,7 @@ from ogrpo.rollout.vllm.push import TOLERANCES, Target, probe_sequences
 from ogrpo.rollout.vllm.server import Server, Setup
 from ogrpo.rollout.weights import Store, WeightShare
 from ogrpo.system import lock
+from ogrpo.system.values import check
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,33 +81,38 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
     """Samples from one or more vLLM servers, each looked at first, until `close`.
 
     Args:
-        urls: as in `http://host:8000`; several share the work.
+        options: the servers, which share the work, and how they are asked.
         expected: the trainer's vocabulary, end token and lengths.
         tensors_fn: parameters -> tensors by their Hugging Face names.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
             against which every push is proven.
-        options: see `Options`.
+        in_flight: what a push does to requests in flight.
 
     Raises:
-        ValueError: no URL, one that is none, an interface that is not there, or a folder of weights
-            that another engine uses.
+        ValueError: no URL, one that is none, an option out of its bounds, an interface that is not
+            there, a folder of weights that another engine uses, or credentials that cannot be sent.
         Refused: a server whose log-probs would be wrong, with the remedy.
         RolloutError: a server that does not answer.
     """
 
     def __init__(
         self,
-        urls: Sequence[str],
+        options: ServerOptions,
         *,
         expected: Expected,
         tensors_fn: TensorsFn,
         score_fn: ScoreFn,
-        options: Options | None = None,
+        in_flight: InFlight = "wait",
     ) -> None:
-        if not urls:
+        if not options.url:
             raise ValueError("no server URL: give at least one such as http://host:8000")
-        options = options or Options()
-        apis = [ServerApi(url, headers=options.headers, timeout=options.timeout) for url in urls]
+        check(options)
+        if in_flight not in get_args(InFlight):
+            raise ValueError(f"in_flight is {in_flight!r}: choose one of {get_args(InFlight)}")
+        if options.transport == "url":
+            check_offer(options.listen, options.advertise, "", options.roots)
+        headers, timeout = headers_of_environment(), options.timeout
+        apis = [ServerApi(url, headers=headers, timeout=timeout) for url in options.url]
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
@@ -121,7 +129,7 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        setup = Setup(expected, options, self._share, self.counts, Changes())
+        setup = Setup(expected, options, self._share, self.counts, Changes(), in_flight)
         self._fleet = Fleet([Server(api, setup) for api in apis], setup)
         try:
             if options.folder is not None:  # another run would take its releases for its own

@@ -67,6 +67,7 @@ class Fleet:
         self.target: Target | None = None
         self.versions: set[int] = set()
         self._options, self._expected = setup.options, setup.expected
+        self._in_flight = setup.in_flight
         self._changes, self._counts = setup.changes, setup.counts
         self._counts[REFUSED] = 0
         self._slots = asyncio.Semaphore(self._options.per_server * len(servers))
@@ -77,7 +78,7 @@ class Fleet:
         Raises:
             Refused: a server whose log-probs would be wrong, or that says no however often it is
                 asked; or several dtypes.
-            RolloutError: one did not answer as vLLM does, as long as the patience lasted.
+            RolloutError: one did not answer as vLLM does, within the seconds of `wait`.
         """
         for server in self.servers:
             server.start()
@@ -300,7 +301,7 @@ class Fleet:
         if _unlabelled(groups)[0]:
             return groups  # its server has restarted, whatever else is wrong
         # A push waits for what is in flight, or may change the weights under it for newer ones.
-        stays, since = self._options.in_flight == "wait", target.version
+        stays, since = self._in_flight == "wait", target.version
         versions = {since} if stays else {version for version in self.versions if version >= since}
         terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
         placed = dict(zip(chunk.places, groups, strict=True))

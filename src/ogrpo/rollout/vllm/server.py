@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 from typing import Any, Literal
 
+from ogrpo.rollout.options import InFlight, ServerOptions
 from ogrpo.rollout.vllm import capabilities
-from ogrpo.rollout.vllm.api import Options, ServerApi
+from ogrpo.rollout.vllm.api import ServerApi
 from ogrpo.rollout.vllm.capabilities import Capabilities, Expected
 from ogrpo.rollout.vllm.errors import (
     BUSY,
@@ -120,10 +121,11 @@ class Setup:
     """The common set-up of a fleet's servers."""
 
     expected: Expected
-    options: Options
+    options: ServerOptions
     share: WeightShare | None
     counts: Counter[str]
     changes: Changes
+    in_flight: InFlight = "wait"
 
 
 class Server:
@@ -175,14 +177,13 @@ class Server:
         self._see(target=target)
 
     async def looked_at(self) -> None:
-        """Returns when its capabilities are known, as patiently as it is looked after later.
+        """Returns when its capabilities are known.
 
         Raises:
             Refused: it cannot be used.
-            RolloutError: it did not answer as vLLM does.
+            RolloutError: it did not answer as vLLM does, `wait` seconds after it first failed.
         """
-        seconds = self._options.start_patience
-        patience = Patience(self._options.patience if seconds is None else seconds)
+        patience = Patience(self._options.wait)
         while self.observed.capabilities is None or self.observed.doubt is not None:
             self.check()
             doubt = self.observed.doubt
@@ -339,7 +340,7 @@ class Server:
                     f"{able.url} serves {' and '.join(served)} log-probs since a new start,"
                     f" and {' and '.join(was)} ones before: start it as it was"
                 )
-        if self._options.in_flight == "keep" and not able.native:
+        if self._setup.in_flight == "keep" and not able.native:
             raise Refused(
                 f"{able.url} does not say which version drew which token, so that in_flight='keep' "
                 "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
@@ -364,7 +365,7 @@ class Server:
 
     async def _drain(self) -> None:
         """Waits for the requests under way, where a push has to."""
-        if self._options.in_flight != "wait":
+        if self._setup.in_flight != "wait":
             return
         try:
             async with asyncio.timeout(self._options.timeout):
@@ -426,7 +427,7 @@ class Server:
         self._see(loads=self.observed.loads + 1)
         self._paused = True
         try:
-            await self.api.pause(self._options.in_flight)
+            await self.api.pause(self._setup.in_flight)
             start = time.perf_counter()
             moved = await load(self.api, able, target.release, share=self._setup.share)
             load_seconds = time.perf_counter() - start
