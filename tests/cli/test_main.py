@@ -83,6 +83,7 @@ ENDS = [
     (KeyboardInterrupt("SIGTERM: interrupted"), None, 130, False, "SIGTERM: interrupted"),
     (ValueError("seed is -1"), None, 2, False, "error: seed is -1"),
     (ended_by(KeyError("a")), None, 1, True, "error: CollectionError: step 0: 'a'"),
+    (ended_by(UnicodeError("b")), None, 1, True, "error: CollectionError: step 0: b"),
     (ended_by(RolloutError("none")), None, 2, False, "error: step 0: none"),
 ]
 
@@ -117,6 +118,8 @@ def test_what_print_config_prints_is_read_again(tmp_path, capsys):
     again = changed(TrainConfig(), read_file(path), f"--config {path}: ")
     assert again == parse(options, program="ogrpo train", preset="none")
     assert as_file(again) == path.read_text()
+    with pytest.raises(ValueError, match="--preset is chains, and the file's preset none"):
+        parse(["--config", str(path), "--preset", "chains"], program="ogrpo train", preset="none")
 
 
 WRONG_YAML = [
@@ -188,7 +191,8 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
     longer = ("train", "--run-dir", "one", "--resume", "--schedule.steps", "3")
     code, output = command(*longer)
     assert code == 0, output
-    assert "my_rewards.py:ends_right" in (tmp_path / "one/model/README.md").read_text()
+    card = (tmp_path / "one/model/README.md").read_text()
+    assert card.count("my_rewards.py:ends_right") == card.count("--schedule.steps 3") == 1
     problems.write_text(problems.read_text().replace('"answer": "', '"answer": "1'))
     code, output = command(*longer)
     assert code == 2

@@ -194,6 +194,15 @@ def test_two_configs_have_other_digests_and_two_places_the_same(tmp_path):
         with closing(prepare(each)) as prepared:
             digests.append(processes.digests(prepared)["configuration"])
     assert digests[0] == digests[2] != digests[1]
+    seen = []
+    for columns in (
+        {"a": 1, "b": np.arange(2)},
+        {"b": np.arange(2), "a": 1},
+        {"a": 1, "b": {(1,): 2}},
+    ):
+        other = replace(prepared, heldout=[replace(x, columns=columns) for x in prepared.heldout])
+        seen.append(processes.digests(other)["held-out problems"])
+    assert seen[0] == seen[1] != seen[2]
 
 
 @pytest.mark.parametrize(

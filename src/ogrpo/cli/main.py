@@ -95,7 +95,8 @@ def report_error(error: BaseException) -> int:
 def is_expected(error: BaseException) -> bool:
     """Whether the words of an error are enough: it says what is wrong and what to do."""
     if type(error).__name__ == "CollectionError" and error.__cause__ is not None:
-        return type(error.__cause__) is not ValueError and is_expected(error.__cause__)
+        error = error.__cause__
+        return isinstance(error, OSError) or type(error).__module__.startswith("ogrpo.")
     if isinstance(error, OSError) or type(error).__module__.startswith("ogrpo."):
         return True
     return isinstance(error, ValueError) and not run_notes(error)

@@ -173,16 +173,16 @@ def flip(scores: Scores, flips: NDArray[np.bool_]) -> Scores:
     The value `flipped` of a completion is 1 where its reward was changed.
 
     Raises:
-        ValueError: a reward is neither 0 nor 1, or a reward is called `flipped`.
+        RewardError: a reward is neither 0 nor 1, or a reward is called `flipped`.
     """
     judged = scores.rewards[~scores.failed]
     if (others := judged[(judged != 0) & (judged != 1)]).size:
-        raise ValueError(
+        raise RewardError(
             f"reward.flip exchanges 0 and 1, but a completion has the reward {others[0]:g}: leave"
             " it out, or give rewards of 0 and 1"
         )
     if FLIPPED in scores.values:
-        raise ValueError(
+        raise RewardError(
             f"a reward is called {FLIPPED!r}, as the share that reward.flip counts is: rename it"
         )
     flips = flips & ~scores.failed

@@ -106,15 +106,6 @@ def page_of(run: RunDir) -> str:
     config = run.read_config()
     if not run.page_data.is_file():
         return _page(run, config, PageData("(not known)", config["algorithm"]))
-    return _page(run, config, read_page(run))
-
-
-def read_page(run: RunDir) -> PageData:
-    """Reads what `keep` wrote.
-
-    Raises:
-      ValueError: it is damaged.
-    """
     fields = read_json(run.page_data)
     try:
         samples = [
@@ -124,11 +115,12 @@ def read_page(run: RunDir) -> PageData:
         names = ("counts", "provenance", "seconds")
         tuples: dict[str, Any] = {name: [tuple(row) for row in fields[name]] for name in names}
         words = {name: fields[name] for name in ("command", "method", "defaults")}
-        return PageData(samples=samples, **words, **tuples)
+        data = PageData(samples=samples, **words, **tuples)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{run.page_data} is damaged: delete it, and the page has no answers"
         ) from error
+    return _page(run, config, data)
 
 
 def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:

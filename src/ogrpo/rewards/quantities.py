@@ -79,9 +79,9 @@ _QUALIFIED = re.compile(
     r"(?<!\\)\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
     r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+"
     r"|(?:plus|minus|times|over|point|mod|base|choose|divided by)"
-    r" (?:[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten)|factorial|not exist"
+    r" (?:[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten)|factorial|below zero|not exist"
     r"|[0-9]+\s+(?:squared|cubed|halves|(?:third|fourth|fifth|(?:ten|hundred|thousand)th)s)"
-    r"|1\s+(?:half|third|fourth|fifth|(?:ten|hundred|thousand)th)\Z)\b"
+    r"|1\s+half|1\s+(?:third|fourth|fifth|(?:ten|hundred|thousand)th)\Z)\b"
 )
 MOST_SIDES = 8
 """Sides of an equation that are compared, each within the time bound of a comparison."""
@@ -186,7 +186,7 @@ def parts(answer: str, gold: str) -> list[str]:
     """
     if (
         "=" in answer
-        and not re.search(r"[(\[{][^)\]}]*,", gold)
+        and not re.search(r"(?:[(\[]|\\\{)[^)\]}]*,", gold)
         and "," not in _THOUSANDS.sub("", gold)
     ):
         answer = _THOUSANDS.sub("", answer)

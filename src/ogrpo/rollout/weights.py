@@ -123,6 +123,10 @@ class Release:
     seconds: float
 
 
+class NotFinite(ValueError):
+    """Weights that no server gets."""
+
+
 class Store:
     """Writes releases into a folder.
 
@@ -143,14 +147,15 @@ class Store:
         """Makes a release.
 
         Raises:
-            ValueError: an element is not finite, or a dtype cannot be written.
+            NotFinite: an element is not finite.
+            ValueError: a dtype cannot be written.
         """
         start = time.perf_counter()
         entries = describe(tensors)
         for name, array in tensors.items():
             elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             if not releases.finite(elements, entries[name]["dtype"]):
-                raise ValueError(
+                raise NotFinite(
                     f"{name} has NaN or infinite elements; the policy has diverged: nothing was"
                     " sent"
                 )

@@ -16,19 +16,13 @@ from ogrpo.models.known import licence_of
 from ogrpo.policy.lora import save_adapter
 from ogrpo.report.model_card import CardData, write_card
 from ogrpo.report.progress import summary_table
-from ogrpo.report.run_page import (
-    Answer,
-    PageData,
-    Sample,
-    certified,
-    counted,
-    read_page,
-    write_report,
-)
+from ogrpo.report.run_page import Answer, PageData, Sample, certified, counted, write_report
 from ogrpo.run.resuming import origin
 from ogrpo.run.session import Session, as_json, not_counted, outcomes
 from ogrpo.setup.model import save_model
 from ogrpo.system.extras import commit_of
+from ogrpo.system.files import read_json
+from ogrpo.system.terminal import shown
 
 SHOWN_ANSWERS = 12
 
@@ -116,10 +110,11 @@ def first_page(session: Session) -> PageData:
         *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
         ("SHA-256 of the configuration", made["config_sha256"]),
     ]
-    defaults, commands = as_json(TrainConfig()), [session.command.whole]
-    if not session.config.begins and session.run.page_data.is_file():  # each once, in their order
-        commands = [*dict.fromkeys([*read_page(session.run).command.splitlines(), *commands])]
-    return PageData("\n".join(commands), session.title, provenance=provenance, defaults=defaults)
+    defaults, kept, command = as_json(TrainConfig()), session.run.page_data, session.command.whole
+    if not session.config.begins and kept.is_file():
+        before, command = read_json(kept).get("command", ""), shown(command)
+        command = before if f"\n{before}".endswith(f"\n{command}") else f"{before}\n{command}"
+    return PageData(command, session.title, provenance=provenance, defaults=defaults)
 
 
 def save(session: Session, train: TrainState) -> None:

@@ -114,7 +114,7 @@ def digests(prepared: Prepared) -> dict[str, str]:
     options = {k: v for k, v in to_json(prepared.config).items() if k not in MAY_DIFFER}
 
     def problems(prompts: Sequence[IntArray], examples: Sequence[Example]) -> bytes:
-        columns = [example.columns for example in examples]  # which rewards see
+        columns = [sorted(example.columns.items()) for example in examples]  # which rewards see
         said = json.dumps(columns, skipkeys=True, default=_plain)
         arrays = [np.array([len(ids) for ids in prompts]), *prompts]
         return b"".join([*(np.ascontiguousarray(ids).tobytes() for ids in arrays), said.encode()])

@@ -6,10 +6,11 @@ import pytest
 
 from experiments.grid.cell import ADDED, Cell, Watch, changes, check_honest, plain_config
 from experiments.grid.variants import Variant, best_variants, cells_of
-from ogrpo.config.train import TrainConfig
+from ogrpo.config.train import Evaluation, TrainConfig
 from ogrpo.config.update import Knobs
 from ogrpo.core.algorithms import ALGORITHMS
 from tests.experiments.synthetic import row
+from tests.loop.walk import SUMS
 
 CELL = Cell("a", "report", TrainConfig())
 SEEDS = (10, 11, 12, 13, 14)
@@ -83,11 +84,14 @@ def test_an_honest_grid_passes():
 TUNED = cells_of(variants(1e-3), "tuning", (10,))
 ONE_MORE = [*variants(1e-3, 1e-4), *variants(1e-3, label="b")]
 ON_TEST = Cell("b", "tuning", TrainConfig(seed=20))
+CHOOSING = Evaluation(split="validation")
+ON_A_FILE = Cell("b", "tuning", TrainConfig(seed=20, task=SUMS, evaluation=CHOOSING))
 DISHONEST = {
     r"seeds \[10\] are both for tuning and for the report": [*TUNED, *REPORT],
     "a is reported from 4 seeds: give at least 5": REPORT[:4],
     "b chooses among 1 settings and a among 2": cells_of(ONE_MORE, "tuning", (20,)),
     r"b seed=20 \(tuning\) is evaluated on the split 'test': use 'validation'": [ON_TEST, *REPORT],
+    "evaluation.split": [ON_A_FILE, *REPORT],
 }
 
 

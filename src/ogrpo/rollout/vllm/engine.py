@@ -109,10 +109,10 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         check(options)
         if in_flight not in get_args(InFlight):
             raise ValueError(f"in_flight is {in_flight!r}: choose one of {get_args(InFlight)}")
-        if options.transport == "url":
-            check_offer(options.listen, options.advertise, "", options.roots)
         headers, timeout = headers_of_environment(), options.timeout
         apis = [ServerApi(url, headers=headers, timeout=timeout) for url in options.url]
+        if options.transport == "url":
+            check_offer(options.listen, options.advertise, "", options.roots)
         self.version = -1
         self.counts: Counter[str] = Counter()
         self._expected, self._options = expected, options
