@@ -159,7 +159,6 @@ def test_a_run_says_how_to_start_its_server_and_of_two_processes_the_first_talks
     waiting = rf"waiting for {url} \(.*refused\); start it elsewhere with:\n  ogrpo-serve "
     assert re.search(f"{waiting}{one / 'initial'} --device cpu", output)
     assert f"server         {url}" in output
-    assert "tokenizer      the trainer's" in output
     assert re.search(rf"step +{STEPS} .*running \d+ .*push \d+\.\d\d s", output)
     learned(one)
     *_, last = lines = records(one)[1:]
