@@ -1,4 +1,4 @@
-"""Fails unless a run of the default did what the README says a default does."""
+"""Fails unless a run of the default learned what it should."""
 
 import json
 import sys

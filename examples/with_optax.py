@@ -5,7 +5,8 @@
 The policy is to count on from a number, modulo 10. Its sampler is renewed every 5 steps, so that
 what it trains on is up to 4 steps old. ogrpo is one line of the loop: from log-probs, the sampler's
 own and rewards to a loss. Any method of `ogrpo.ALGORITHMS` will do that needs no knob, no random
-key, and nothing else of a completion: not its length, rewards of its steps or values.
+key, no reference or proximal policy, and nothing else of a completion: not its length, rewards of
+its steps or values.
 """
 
 import sys

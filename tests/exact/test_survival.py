@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from statistics import NormalDist
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,18 +26,6 @@ def survival_bound(length, mean, std, cap):
     """Cantelli's lower bound of the chance that the ratios' product is at most `cap`."""
     room, variance = math.log(cap) - length * mean, length * std**2
     return 1 - variance / (variance + room**2) if room > 0 else 0
-
-
-@pytest.mark.parametrize("length", [20, 100, 300])
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.5), (0.4, 3.0), (0.9, math.inf)])
-def test_the_share_is_that_of_every_outcome_but_for_the_normal_law(length, low, high):
-    """Berry and Esseen: within .5 E|D - m|^3 / (s^3 sqrt L) at each end."""
-    off = CHANCE * abs(UP - MEAN) ** 3 + (1 - CHANCE) * abs(DOWN - MEAN) ** 3
-    close = 0.5 * off / (STD**3 * math.sqrt(length)) * 2
-    least = math.log(low) if low else -math.inf
-    normal = NormalDist(length * MEAN, STD * math.sqrt(length))
-    share = normal.cdf(math.log(high)) - normal.cdf(least)
-    assert abs(share - mean_of(length, lambda s: least <= s <= math.log(high))) < close
 
 
 def test_the_bound_holds_for_every_outcome_and_is_not_empty():

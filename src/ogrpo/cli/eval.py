@@ -58,7 +58,8 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
     check_sources(config.as_train)
     task = find_task(config.as_train).task
     for label, count in task.left_out:
-        console.print(f"{count} {label}", markup=False)
+        if not label.startswith("training"):
+            console.print(f"{count} {label}", markup=False)
     success, heldout = config.by or task.success, task.heldout[: config.problems]
     task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)
     config = replace(config, by=task.success)

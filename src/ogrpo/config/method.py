@@ -108,7 +108,7 @@ def ignores_zero_variance(config: TrainConfig) -> bool:
     lengths.
     """
     method, values = algorithm(config), knobs(config)
-    penalty = values["beta"] or config.trust_region.kind == "penalty"
+    penalty = values.get("beta") or config.trust_region.kind == "penalty"
     if not method.ignores_zero_advantage or method.by_token or penalty:
         return False
     size, longest = max(config.rollout.group_size, 2), max(config.rollout.max_tokens or 0, 2)
@@ -243,7 +243,7 @@ FITS: Table = (
     ),
     (
         "override.kl",
-        lambda m: m.knobs["beta"] > 0,
+        lambda m: m.knobs.get("beta", 0) > 0,
         "but the KL term has the weight 0: give --knobs.beta",
     ),
     (

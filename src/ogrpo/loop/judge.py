@@ -24,7 +24,7 @@ FLIPPED = "flipped"
 
 
 class RewardError(RuntimeError):
-    """Raised where every completion of a batch could not be judged."""
+    """Raised for rewards that a run cannot go on with."""
 
 
 class GroupJudge:

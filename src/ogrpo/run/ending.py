@@ -110,10 +110,11 @@ def first_page(session: Session) -> PageData:
         *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
         ("SHA-256 of the configuration", made["config_sha256"]),
     ]
-    defaults, kept, command = as_json(TrainConfig()), session.run.page_data, session.command.whole
-    if not session.config.begins and kept.is_file():
+    command, kept = session.command.whole, session.run.page_data
+    if session.config.goes_on and kept.is_file():
         before, command = read_json(kept).get("command", ""), shown(command)
         command = before if f"\n{before}".endswith(f"\n{command}") else f"{before}\n{command}"
+    defaults = as_json(TrainConfig())
     return PageData(command, session.title, provenance=provenance, defaults=defaults)
 
 

@@ -392,11 +392,7 @@ RECS = [
     *(
         _method(loss.__name__, summary, REC, (loss, "centered", "token"), knobs)
         for loss, summary, knobs in (
-            (
-                objectives.rec_one_side,
-                "REINFORCE, silent where PPO's clip binds",
-                REC_CLIP,
-            ),
+            (objectives.rec_one_side, "REINFORCE, silent where PPO's clip binds", REC_CLIP),
             (objectives.rec_one_side_is, "the same, weighted by the ratio", REC_CLIP),
             (objectives.rec_two_side, "REINFORCE on ratios near 1 alone", REC_CLIP),
             (objectives.rec_two_side_is, "the same, weighted by the ratio", REC_CLIP),
