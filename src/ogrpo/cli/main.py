@@ -94,12 +94,12 @@ def report_error(error: BaseException) -> int:
 
 def is_expected(error: BaseException) -> bool:
     """Whether the words of an error are enough: it says what is wrong and what to do."""
-    if type(error).__name__ == "CollectionError" and error.__cause__ is not None:
-        error = error.__cause__
-        return isinstance(error, OSError) or type(error).__module__.startswith("ogrpo.")
-    if isinstance(error, OSError) or type(error).__module__.startswith("ogrpo."):
+    # What ended a collection in one of its threads is judged in its place.
+    cause = error.__cause__ if type(error).__name__ == "CollectionError" else None
+    judged = error if cause is None else cause
+    if isinstance(judged, OSError) or type(judged).__module__.startswith("ogrpo."):
         return True
-    return isinstance(error, ValueError) and not run_notes(error)
+    return cause is None and isinstance(error, ValueError) and not run_notes(error)
 
 
 def last_words(error: BaseException) -> str:
