@@ -60,7 +60,7 @@ class Difference:
         mean, low, high = self.interval
         if isnan(low):
             return 1.0
-        if low == high:
+        if mean in (low, high):  # the same but for rounding
             return 0.0 if mean else 1.0
         freedom = len(self.values) - 1
         t = mean / (high - mean) * student_quantile(freedom)

@@ -50,10 +50,10 @@ class Sampling:
     record: int = 0
 
     def __post_init__(self) -> None:
-        if not self.greedy and not 0.0 < self.temperature < float("inf"):
+        if not self.greedy and not 0.01 <= self.temperature < float("inf"):
             raise ValueError(
-                f"temperature is {self.temperature}; sampling divides by it: give a finite "
-                "temperature > 0, or greedy=True for the most likely token."
+                f"temperature is {self.temperature}; vLLM draws at none below 0.01: give a finite"
+                " one from there on, or greedy=True for the most likely token."
             )
         for name in ("max_tokens", "group_size"):
             if getattr(self, name) < 1:

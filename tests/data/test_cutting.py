@@ -56,6 +56,7 @@ def test_a_completion_that_fits_nowhere_is_named_with_the_remedy():
     with pytest.raises(ValueError, match=r"completion 0 of group 1 has 30 tokens.*at least 34"):
         cut_by_tokens(groups, np.ones(2, bool), most=33)
     cut_by_tokens(groups, np.ones(2, bool), most=34)
+    cut_by_tokens(make([2, 2, 2], [[8], [0], [1]], 2, 8), np.ones(3, bool), most=10)
     single = make([4, 2], [[1, 1], [1, 0]], 4, 32)
     with pytest.raises(ValueError, match="at least 6"):
         cut_by_tokens(single, np.ones(2, bool), most=5)

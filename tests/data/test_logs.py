@@ -53,6 +53,13 @@ def test_rows_become_groups_of_their_prompt_in_the_order_of_the_file():
     assert log.policies == {("old", n): 1 for n in range(5)}
 
 
+def test_a_reward_of_null_or_nan_was_not_judged_and_a_row_without_one_is_refused():
+    for reward in (None, float("nan")):
+        assert np.isnan(to_row({**ROW, "reward": reward}, TERMS).reward)
+    with pytest.raises(RefusedRow, match="absent"):
+        to_row({name: value for name, value in ROW.items() if name != "reward"}, TERMS)
+
+
 def test_a_text_ends_with_the_end_token_where_it_was_not_cut_off():
     text = {"prompt_ids": [1, 2], "completion": "ef", "reward": True}
     assert to_row(text, TERMS).completion.token_ids.tolist() == [5, 6, EOS]
@@ -101,7 +108,6 @@ HOSTILE = {
     "a chance above 1": ({"log_probs": [-1.0, 0.5, -1.0]}, "log_probs"),
     "log-probs that are none": ({"log_probs": [-1.0, None, -1.0]}, "log_probs"),
     "log-probs as a text": ({"log_probs": "-1 -1 -1"}, "log_probs"),
-    "no reward": ({"reward": None}, "reward"),
     "a reward as a text": ({"reward": "1"}, "reward"),
     "an infinite reward": ({"reward": float("inf")}, "reward"),
     "another temperature": ({"temperature": 0.5}, "temperature"),
@@ -127,8 +133,8 @@ def test_a_wrong_row_is_refused_and_counted_by_its_reason(case):
 
 
 def test_a_log_without_a_row_to_learn_from_is_refused_with_the_first_of_each_reason():
-    with pytest.raises(ValueError, match=r"none of 3 rows .*\n  2 refused: reward \(log:1: None"):
-        read({**ROW, "reward": None}, {**ROW, "reward": "x"}, {})
+    with pytest.raises(ValueError, match=r"none of 3 rows .*\n  2 refused: reward \(log:1: ''"):
+        read({**ROW, "reward": ""}, {**ROW, "reward": "x"}, {})
     with pytest.raises(ValueError, match="none of 0 rows"):
         read()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from ogrpo.learner.memory import give_back_after_compiling
+from ogrpo.learner.memory import give_back, give_back_after_compiling
 
 CHUNKS, SIZE = 4096, 65536  # 256 MiB in chunks too small to be mapped one by one
 
@@ -27,7 +27,8 @@ def compile_event() -> str:
 
 if __name__ == "__main__":
     event = compile_event()
-    assert give_back_after_compiling()
+    give_back_after_compiling()
+    assert give_back()
     chunks = [b"1" * SIZE for _ in range(CHUNKS)]
     del chunks[:-1]  # the last one keeps the heap from shrinking by itself
     figures = [resident()]

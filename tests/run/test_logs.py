@@ -139,7 +139,7 @@ def test_what_a_log_cannot_serve_is_refused_with_the_remedy(drawn, tmp_path):
 
 def test_a_log_says_what_it_can_teach(drawn, tmp_path, capsys):
     rows = read(drawn)
-    logs = written(tmp_path / "log.jsonl", [*rows, {**rows[0], "reward": None, "policy": "x"}])
+    logs = written(tmp_path / "log.jsonl", [*rows, {**rows[0], "reward": "", "policy": "x"}])
     assert main(["logs", str(logs.path), "--group-size", "2"]) == 0
     said = capsys.readouterr().out
     assert "9 rows, 8 accepted" in said

@@ -76,3 +76,5 @@ def test_comma_separated_values_are_texts(tmp_path):
     first, second = read_rows(file)
     assert first.columns == {"prompt": "Two\nlines, \u2028 of one", "answer": "012"}
     assert second == ({"prompt": 'say "hi"', "answer": ""}, f"{file}:4")
+    file.write_text(f"prompt,answer\n{'a' * 200_000},1\n", "utf-8")
+    assert len(read_rows(file)[0].columns["prompt"]) == 200_000

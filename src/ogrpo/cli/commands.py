@@ -285,11 +285,14 @@ def lines_of_log(options: argparse.Namespace) -> list[str]:
     if not log.experiences:
         return lines
     rewards = np.array([one.rewards for one in log.experiences])
+    if not len(judged := rewards[~np.isnan(rewards)]):
+        return [*lines, "rewards: none was judged, so that there is nothing to learn from"]
     most = np.nanmax(rewards, axis=1, initial=-np.inf)
     equal = most <= np.nanmin(rewards, axis=1, initial=np.inf)
     lines.append(
-        f"rewards: mean {np.nanmean(rewards):.4g}, {np.nanmin(rewards):g} to {most.max():g};"
-        f" {equal.mean():.1%} of the groups have equal ones, {(most > 0).mean():.1%} one above 0"
+        f"rewards: {judged.size:,} of {rewards.size:,} judged, mean {judged.mean():.4g},"
+        f" {judged.min():g} to {judged.max():g}; {equal.mean():.1%} of the groups have equal ones,"
+        f" {(most > 0).mean():.1%} one above 0"
     )
     if folder is None:
         return lines

@@ -24,8 +24,8 @@ from ogrpo.system.terminal import nearest
 from ogrpo.system.values import (
     INERT,
     Count,
-    Index,
     OptionalCount,
+    Seed,
     Table,
     changed,
     check,
@@ -255,7 +255,7 @@ class EvalConfig:
     come."""
     judges: Count = 8
     """Problems that are judged at once."""
-    seed: Index = 0
+    seed: Seed = 0
     """Of the draws."""
     ks: tuple[int, ...] = ()
     """The k of Pass@k and maj@k; by default the powers of two up to the number of samples, and that

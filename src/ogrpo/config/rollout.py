@@ -11,10 +11,10 @@ from ogrpo.system.values import (
     Index,
     OptionalCount,
     OptionalPositive,
-    Positive,
     PositiveShare,
     Share,
     Table,
+    Temperature,
     check_conditions,
 )
 
@@ -26,7 +26,7 @@ class Rollout(ServerOptions):
     group_size: Count = 8
     """G: completions of one prompt. One alone needs an advantage without siblings, such as
     --override.advantage leave_prompt_out."""
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Of the samples, and of all log-probs that are trained on."""
     top_k: Index = 0
     """Draw from so many of the likeliest tokens; 0 is all."""

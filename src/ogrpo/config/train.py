@@ -24,7 +24,10 @@ from ogrpo.system.values import (
     OptionalCount,
     OptionalIndex,
     OptionalPositive,
+    OptionalSeed,
     Positive,
+    Seed,
+    Temperature,
     check,
     check_conditions,
     metavar,
@@ -106,7 +109,7 @@ class WarmStart:
     """Keep the warm-started weights in the user's cache folder, by content hash."""
     retrain: bool = False
     """Imitate here even where the package comes with the result, or the cache has it."""
-    seed: OptionalIndex = None
+    seed: OptionalSeed = None
     """Of the demonstrations, their order and the first weights; default: --seed. Given, runs of
     other seeds begin with the same weights."""
     solutions: bool = False
@@ -203,7 +206,7 @@ class Evaluation:
     file (GSM8K: every seventh problem), which is then left out of training."""
     prompts: Count = 512
     """Held-out prompts: the first so many of the split."""
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Temperature of the sampled Pass@1."""
     gradient_variance: bool = True
     """Measure the variance of an update's gradient between its groups beside each Pass@1: it costs
@@ -282,7 +285,7 @@ class TrainConfig:
     algorithm: AlgorithmName = "off_policy_grpo"
     """Method, whole: its loss, advantage, reduction and published settings; in Python an
     `Algorithm` too."""
-    seed: Index = 0
+    seed: Seed = 0
     """Seed of everything but the generated problems (--data.seed)."""
     run_dir: Path | None = None
     """Where everything is written; default: runs/TASK-<date>-<time>."""

@@ -70,6 +70,7 @@ def cut_by_tokens(
             `most`; the longest prompt counts.
     """
     prompts, lengths = token_counts(batch, included)
+    prompts = prompts * lengths.any(axis=1)  # a group without completions is in no part
     (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
     longest_prompt, longest = int(prompts.max(initial=0)), int(lengths.max(initial=0))
     needed = longest_prompt + max(longest, 2)  # a row has one place at least before an end

@@ -210,7 +210,8 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
     if terms.temperature is not None and not close:
         what = f"{temperature:g} for {terms.temperature:g}; give --rollout.temperature"
         raise RefusedRow("temperature", what)
-    reward = _number("reward", columns.get("reward"), unjudged=True)
+    reward = columns.get("reward", "absent")
+    reward = float("nan") if reward is None else _number("reward", reward, unjudged=True)
     version = columns.get("policy_version")
     version = columns.get("version") if version is None else version
     version = ANOTHER if version is None else version

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.learner.hosts import is_first
+from ogrpo.learner.memory import LEAST_SECONDS, give_back
 from ogrpo.loop.certify import NOT_CERTIFIED, certify_period
 from ogrpo.loop.collect import Fresh, insert, make_collector, take
 from ogrpo.loop.evaluate import evaluate, not_evaluated
@@ -79,6 +80,8 @@ def advance(
     state = insert(state, fresh, parts)
     evaluates = schedule.evaluates(state.step + 1)
     with watch("update"):
+        if watch.seconds["rollout"] >= LEAST_SECONDS:
+            give_back()
         state, used = run_updates(state, fresh, parts, examine=evaluates)
         groups, ends = None if fresh is None else fresh.groups, is_due(state, parts)
         state, certificate = certify_period(state, groups, parts, collector, ends=ends)

@@ -13,7 +13,7 @@ BOXED = "\\boxed{"
 _FARTHEST = 70
 """Characters between two boxes of one answer."""
 
-_NUMBER = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|-?\.[0-9]+")
+_NUMBER = re.compile(r"(?:(?<![0-9])-)?[0-9]+(?:,[0-9]{3}(?![0-9]))*(?:\.[0-9]+)?|-?\.[0-9]+")
 _NUMBER_OR_MORE = re.compile(
     _NUMBER.pattern + r"|[√π½⅓⅔¼¾]|(?<=[0-9])[²³⁰¹⁴-⁹]|\^(?!\{?(?:\\circ|st|nd|rd|th))|\\pi"
     r"|\\?sqrt|\\d?frac"
@@ -61,7 +61,7 @@ def marker_answer(text: str) -> str | None:
     (None, None)
     """
     _, marker, tail = spoken(text).rpartition("####")
-    numbers = _NUMBER_OR_MORE.findall(_SIGN_APART.sub("-", ascii_minus(tail)))
+    numbers = _NUMBER_OR_MORE.findall(_SIGN_APART.sub(" -", ascii_minus(tail)))
     return numbers[0] if marker and len(numbers) == 1 and numbers[0][-1].isdigit() else None
 
 
@@ -81,10 +81,10 @@ def last_number(text: str) -> str | None:
 
     >>> last_number("2 + 5 = 7. She has 7 apples."), last_number("$1,200."), last_number("none")
     ('7', '1,200', None)
-    >>> last_number("3 - 8 = - 5."), last_number("8 - 5")
-    ('-5', '5')
+    >>> last_number("3 - 8 = - 5."), last_number("10-15"), last_number("3,2019")
+    ('-5', '15', '2019')
     """
-    numbers = _NUMBER.findall(_SIGN_APART.sub("-", ascii_minus(spoken(text))))
+    numbers = _NUMBER.findall(_SIGN_APART.sub(" -", ascii_minus(spoken(text))))
     return numbers[-1] if numbers else None
 
 
@@ -130,11 +130,11 @@ def last_boxes(text: str) -> str | None:
         if contents and not content:
             break
         answer = answer or text[start:end]
-        contents.insert(0, content)
+        contents.append(content)
         if not content:
             break
         limit = start
-    different = list(dict.fromkeys(contents))
+    different = list(dict.fromkeys(reversed(contents)))
     return answer if len(different) <= 1 else f"{BOXED}{', '.join(different)}}}"
 
 

@@ -74,7 +74,7 @@ _QUANTITY = re.compile(
     re.S,
 )
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
+THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _PAIR = re.compile(r"(?:[(\[]|\\\{)[^)\]}]*,")
 _QUALIFIED = re.compile(
     r"(?<!\\)\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
@@ -185,8 +185,8 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    if "=" in answer and not _PAIR.search(gold) and "," not in _THOUSANDS.sub("", gold):
-        answer = _THOUSANDS.sub("", answer)
+    if "=" in answer and not _PAIR.search(gold) and "," not in THOUSANDS.sub("", gold):
+        answer = THOUSANDS.sub("", answer)
     theirs, ratio = quantity(gold), Fraction(1)
     ours = quantity(answer, bare=theirs is not None or _is_number(gold))
     if ours and (theirs or _is_number(gold)):
@@ -201,7 +201,7 @@ def parts(answer: str, gold: str) -> list[str]:
     numbers = [side for side in sides if _is_number(side)]
     if ratio != 1:
         factor = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
-        whole = [_THOUSANDS.sub("", side) for side in numbers or [answer]]  # (1,200) is a pair
+        whole = [THOUSANDS.sub("", side) for side in numbers or [answer]]  # (1,200) is a pair
         return [rf"({number}) \cdot {factor}" for number in whole]
     return numbers if len(numbers) > 1 and "=" not in gold else [answer]
 

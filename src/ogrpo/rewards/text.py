@@ -40,8 +40,10 @@ _RAISED = str.maketrans(
 _EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 _SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx "})
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
-_THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
-_ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*")
+_THIN_SPACE = re.compile(
+    r"(?<=[0-9])(?:\\,(?=[0-9]{3}(?![0-9]))|,(?=[0-9]{3}(?:,[0-9]{3})*(?:\.[0-9]+)?\s*\\?%))"
+)
+_ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*|(?<!\\right)\s*\.\s*\Z")
 _NOUNS = re.compile(r"(?<=[0-9}]) +((?!(and|abc|pqr|xyz)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
 _LABEL = re.compile(r"\A(?:\\text(?:bf)?\{\s*)?\([A-E]\)\s*+\}?(\\[ ,;]|[\s~])*(?=[-$0-9]|\\frac)")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
@@ -61,7 +63,8 @@ def plain_writing(text: str) -> str:
     r"""Write as LaTeX what math-verify does not read.
 
     These are exponents, roots and signs in Unicode, powers of ten, decimal commas, thin spaces
-    between thousands, an "approximately" or a choice's letter before, and words behind a number.
+    between thousands, an "approximately" or a choice's letter before, a full stop, and words behind
+    a number.
 
     >>> [plain_writing(text) for text in ("x\N{SUPERSCRIPT TWO}", "1e3", "1.234,5", "2e")]
     ['x^{2}', '1 \\times 10^{3}', '1234.5', '2e']

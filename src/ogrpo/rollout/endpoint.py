@@ -275,7 +275,7 @@ class Service:
     def _sample(self, prompts: list[IntArray], options: Json) -> list[Group]:
         sampling = self._sampling(prompts, options)
         with self._sampler:
-            seed = whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1)
+            seed = whole(options, "seed", self._drawn, -(1 << 63), (1 << 63) - 1) % (1 << 32)
             self._drawn += len(prompts)  # the engine adds a prompt's place to the seed
             try:
                 groups = self.model.engine.generate(prompts, sampling, seed)

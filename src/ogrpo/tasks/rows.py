@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ def is_rows(name: str) -> bool:
 
 def _read_csv(path: Path) -> Iterator[Row]:
     """Read comma-separated values with a line of names, in UTF-8; every cell is a text."""
+    csv.field_size_limit(sys.maxsize)  # of 128 KiB by default, in all of the process
     lines = csv.reader(io.StringIO(_text(_bytes(path), str(path)), newline=""), strict=True)
     line = 1
     try:

@@ -25,6 +25,7 @@ def test_an_interval_is_students_and_a_p_value_that_of_the_paired_test():
     assert spread(0.2, 0.2).p_value == pytest.approx(0.05, rel=1e-3)
     assert (Difference((0.1,)).p_value, Difference(()).p_value) == (1.0, 1.0)
     assert (Difference((0.0, 0.0)).p_value, Difference((0.1, 0.1)).p_value) == (1.0, 0.0)
+    assert Difference((0.24999999999999997, *[0.25] * 4)).p_value == 0.0
     assert (Difference((0.25,)).text(), Difference(()).text()) == ("+0.250", "–")
     assert spread(0.2, 0.1).text(survives=True) == "+0.200 ± 0.100 *"
 
