@@ -19,10 +19,9 @@ from experiments.grid.rows import SCORE, Row, Rows, of_labels, reported, where
 from experiments.grid.tables import Heads, Section, by_value, scores_at, summary
 from experiments.grid.variants import Changes, Variant, accepted, best_variants, brief, cells_of
 from experiments.grid.verdicts import Claim
-from ogrpo.cli.options import make_preset
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.train import Data, TrainConfig, WarmStart
-from ogrpo.setup.presets import check_preset
+from ogrpo.setup.presets import check_preset, make_preset
 from ogrpo.system.values import (
     INERT,
     Count,

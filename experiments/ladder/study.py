@@ -26,9 +26,8 @@ from experiments.grid.tables import Section, Table, claims_table, summary
 from experiments.grid.variants import Changes, Variant, accepted, cells_of, joined
 from experiments.grid.verdicts import claim, difference, mean_and_interval, of_claim
 from experiments.real.study import PRIMARY
-from ogrpo.cli.options import make_preset
 from ogrpo.config.train import Evaluation, TrainConfig
-from ogrpo.setup.presets import chains
+from ogrpo.setup.presets import chains, make_preset
 from ogrpo.system.values import require
 
 WHOLE = 15360

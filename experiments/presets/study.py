@@ -19,8 +19,8 @@ from experiments.grid.study import Stage, Study
 from experiments.grid.tables import Section, Table, setting_column
 from experiments.grid.variants import Variant, best_variants, cells_of, changed
 from experiments.grid.verdicts import claim
-from ogrpo.cli.options import make_preset
 from ogrpo.config.train import TrainConfig
+from ogrpo.setup.presets import make_preset
 from ogrpo.system.values import Count, require
 
 RATES = (2.5e-4, 5e-4, 1e-3)

@@ -103,9 +103,16 @@ def test_whatever_ends_a_command_the_last_lines_are_ours(monkeypatch, capsys, en
 
 def test_options_come_from_files_and_what_is_typed_comes_after(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("seed: 3\nalgorithm: dapo\nschedule:\n  steps: 7\n  offline: false\n")
-    config = parse(["--config", str(path), "--seed", "4"], program="ogrpo train", preset="none")
-    assert (config.seed, config.algorithm, config.schedule.steps) == (4, "dapo", 7)
+    path.write_text("seed: 3\nalgorithm: dapo\noptimizer:\n  learning-rate: 1e-4\n")
+    how, options = {"program": "ogrpo train", "preset": "none"}, ["--config", str(path)]
+    config = parse([*options, "--seed", "4"], **how)
+    assert (config.seed, config.algorithm, config.optimizer.learning_rate) == (4, "dapo", 1e-4)
+    with pytest.raises(ValueError, match="--config is given 2 times"):
+        parse(options * 2, **how)
+    for words, file in ((["--resume"], "run_dir: runs/1"), ([], "resume: true\nrun_dir: runs/1")):
+        path.write_text(file)
+        with pytest.raises(ValueError, match="give --run-dir DIR --resume"):
+            parse([*options, *words], **how)
 
 
 def test_what_print_config_prints_is_read_again(tmp_path, capsys):
@@ -128,7 +135,10 @@ WRONG_YAML = [
     ("- 1\n", r"holds no options"),
     ("a: &x [1, 1]\nb: [*x, *x]\n", r"it has a reference \(\*x\)"),
     ("seed: 1\nseed: 2\n", r"it has 'seed' twice"),
+    ("optimizer:\n  warmup: 1\nrun-dir: a\nrun_dir: b\n", r"it has 'run-dir' twice"),
     ("seed: " + "9" * 30, r"seed is 9+: give int"),
+    ("seed: 4294967296", r"seed is 4294967296: give at least 0 and below 4294967296"),
+    ("certificate:\n  delta: None\n", r"delta is 'None': give float or null"),
     ("seed: !!python/object/apply:os.system [ls]\n", r"cannot be read"),
     ("optimizer:\n  learning-rate: .nan\n", r"learning-rate is nan: give float"),
     ("rollout:\n  url: [http://me:SECRET@host]\n", r"rollout.url has credentials"),

@@ -5,6 +5,7 @@ import re
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from annotated_types import GroupedMetadata
 
@@ -131,6 +132,11 @@ REFUSED = [
     ),
     ({"replay.groups": 15}, r"replay\.groups is 15.*batches of 16"),
     ({"model.random": "tiny", "model.path": Path("x")}, r"model\.random is tiny, .* are loaded"),
+    ({"data.train": 10**30}, r"data\.train is 10+: give a finite number, below 2\^63"),
+    ({"schedule.steps": 2.0}, r"schedule\.steps is 2\.0: give int"),
+    ({"schedule.steps": np.int64(2)}, r"schedule\.steps is .*2.*: give int"),
+    ({"run_dir": "runs/1"}, r"run-dir is 'runs/1': give Path"),
+    ({"rewards": ["a.py:f"]}, r"rewards is \['a\.py:f'\]: give tuple"),
     ({**NAMED, "processes.id": 2}, "processes.id is 2"),
     ({**NAMED, "processes.coordinator": "7777"}, "coordinator is 7777, which .*: give HOST:PORT"),
 ]
@@ -250,7 +256,7 @@ def test_what_a_config_keeps_free_of_jax_is_what_jax_has():
         ({"schedule": {"stepz": 4}}, r"no option schedule\.stepz\. Did you mean schedule\.steps\?"),
         ({"of_the_future": 4}, r"no option of_the_future\. Another version of ogrpo may have it"),
         ({"rewards": [1]}, r"rewards is \[1\]: give tuple"),
-        ({"model": {"path": 7}}, r"model\.path is 7: give Path or NoneType"),
+        ({"model": {"path": 7}}, r"model\.path is 7: give Path or null"),
         ({"schedule": {"evaluate_every": "4"}}, r"schedule\.evaluate-every is '4': give int"),
     ],
 )

@@ -64,7 +64,8 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "first"
     command = [sys.executable, "-m", "experiments.run", "gsm8k", *SMALL]
     words = [*command, "--schedule.steps=4", f"--run-dir={folder}"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}  # which has no mu
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 

@@ -49,6 +49,12 @@ def test_a_damaged_config_is_named_with_a_remedy(tmp_path, text, message):
         RunDir.reopen(tmp_path).read_config()
 
 
+@pytest.mark.parametrize("name", ["a\nb", "\udcff"])
+def test_a_folder_whose_name_cannot_be_printed_is_refused(tmp_path, name):
+    with pytest.raises(RunDirError, match="cannot be printed"):
+        RunDir.create(tmp_path / name)
+
+
 def test_a_run_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
     run = RunDir.create(tmp_path / "run")
     with run.held("ogrpo train [red]"):

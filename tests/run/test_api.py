@@ -1,16 +1,18 @@
 """The trainer as a library calls it: a task and a reward of one's own, and what is refused."""
 
+import dataclasses
 import json
 
 import pytest
 from rich.console import Console
 
 from ogrpo.config.schedule import Schedule
-from ogrpo.config.train import Checkpointing, Evaluation, Model, Rollout
+from ogrpo.config.train import Checkpointing, Evaluation, Model, Rollout, TrainConfig
 from ogrpo.report import trackers
 from ogrpo.rewards.reward import Reward
 from ogrpo.run import main
 from ogrpo.run.api import Trainer
+from ogrpo.setup.presets import make_preset
 from ogrpo.tasks import Task
 from tests.run import rewards
 from tests.run.small_run import make_parts_again
@@ -76,6 +78,8 @@ def test_a_reward_that_never_works_ends_the_run_with_its_name_and_the_state_save
         ({"schedule": 3}, r"schedule is 3: give a table of options, or in Python a Schedule\("),
         ({"seed": "one"}, r"Trainer: seed is 'one': give int"),
         ({"model": "no/such/one"}, "no/such/one is no folder, no GGUF file and no known name"),
+        ({"preset": "rouse"}, r"no preset 'rouse'\. Did you mean 'reuse'\?"),
+        ({"preset": "reuse", "config": TrainConfig()}, "preset and config are given"),
         ({"algorithm": "gpro"}, r"no algorithm 'gpro'\. Did you mean 'gspo'"),
     ],
 )
@@ -84,6 +88,13 @@ def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path, options, 
     with pytest.raises(ValueError, match=message):
         Trainer(task=task, run_dir=tmp_path / "run", console=QUIET, **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_trainer_begins_with_the_options_of_a_preset():
+    task = Task.from_iterable(ROWS, rewards=[rewards.even_length])
+    config = Trainer(task=task, preset="reuse", seed=2, console=QUIET).config
+    theirs = make_preset("reuse")
+    assert config == dataclasses.replace(theirs, task=task.name, seed=2)
 
 
 def test_a_loop_over_the_steps_may_be_left_and_gone_on_with(tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ typed comes after what the file says.
 """
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,9 +19,8 @@ from annotated_types import Ge
 from ogrpo.config.rollout import Rollout, check_servers
 from ogrpo.config.train import Data, Evaluation, Judging, Model, TrainConfig
 from ogrpo.rollout.options import ServerOptions
-from ogrpo.setup.presets import ON_FILES, PRESETS, check_preset
+from ogrpo.setup.presets import PRESETS, check_preset, make_preset
 from ogrpo.system.files import DEEPEST, read_text
-from ogrpo.system.terminal import nearest
 from ogrpo.system.values import (
     INERT,
     Count,
@@ -65,12 +65,20 @@ class _Unique(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Returns a mapping, whose later names do not quietly replace earlier ones."""
         names = [self.construct_object(name, deep=True) for name, _ in node.value]
-        for name in names:
+        spelled = [str(name).replace("-", "_") for name in names]
+        for name, spelling in zip(names, spelled, strict=True):
             if not isinstance(name, str | int | float | None):
                 raise ValueError(f"a name in it is {name!r:.60}: give a text")
-            if names.count(name) > 1:
+            if spelled.count(spelling) > 1:
                 raise ValueError(f"it has {name!r:.60} twice in one table: keep one")
         return super().construct_mapping(node, deep)
+
+
+_Unique.add_implicit_resolver(  # YAML 1.1, which PyYAML reads, takes 1e-4 for a text
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.?[0-9]*)[eE][-+]?[0-9]+\Z"),
+    [*"-+.0123456789"],
+)
 
 
 def _read_yaml(text: str) -> Any:
@@ -115,11 +123,13 @@ def parse_config(
       SystemExit: after --help and --print-config, and after an option that is unknown.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--config", type=Path)
+    early.add_argument("--config", type=Path, action="append", default=[])
     early.add_argument("--print-config", "--print_config", action="store_true")
     typed, rest = early.parse_known_args([*options])
-    values = {} if typed.config is None else read_file(typed.config)
-    config = changed(base(rest, values), values, f"--config {typed.config}: ")
+    if len(typed.config) > 1:
+        raise ValueError(f"--config is given {len(typed.config)} times: write one file of them")
+    values = read_file(typed.config[0]) if typed.config else {}
+    config = changed(base(rest, values), values, f"--config {''.join(map(str, typed.config))}: ")
     description = "\n\n".join(filter(None, (title, HELP, more)))
     config = tyro.cli(
         type(config), prog=program, args=rest, default=config, description=description
@@ -161,6 +171,9 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     def base(_: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
         if resumed is not None:
             return resumed
+        words = [values.get(name) for name in ("resume", "resume_from", "resume-from")]
+        if early.resume or early.resume_from or any(word not in (None, False) for word in words):
+            raise ValueError("a run goes on by what is typed: give --run-dir DIR --resume")
         parts = {name: values.get(name) for name in ("data", "model")}
         paths = {name: x.get("path") for name, x in parts.items() if isinstance(x, dict)}
         files = early.data_path or paths.get("data")
@@ -197,18 +210,6 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     else:
         check_preset(config)
     return config
-
-
-def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
-    """Returns the preset of this name, for files of a task's own or without.
-
-    Raises:
-      ValueError: there is none; names the nearest.
-    """
-    if name not in PRESETS:
-        hint = nearest(name, PRESETS)
-        raise ValueError(f"there is no preset {name!r}.{hint} Presets: {', '.join(PRESETS)}")
-    return replace((ON_FILES if on_files else {}).get(name, PRESETS[name])(), preset=name)
 
 
 def config_of_run(path: Path, preset: str | None) -> TrainConfig:

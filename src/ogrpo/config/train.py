@@ -61,7 +61,7 @@ class Data:
     it."""
     train: Count = 8000
     """Problems to generate for training."""
-    seed: Index = 0
+    seed: Seed = 0
     """Seed of the generated problems; apart from --seed, so that runs share their problems."""
     limit: OptionalCount = None
     """Use only the first so many training problems."""

@@ -189,6 +189,8 @@ class RunDir:
         First weights and trackers' folders may be there, left by a run that found no server, and
         drafts of files, left by one that was killed before it had begun.
         """
+        if not str(path).isprintable():
+            raise RunDirError(f"run directory {str(path)!r} cannot be printed: choose another name")
         try:
             path.mkdir(parents=True, exist_ok=True)
             entries = (entry for entry in path.iterdir() if entry.name not in PASSED_OVER)

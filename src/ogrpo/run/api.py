@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ogrpo.loop.state import LoopState
 from ogrpo.models.known import check_model
 from ogrpo.run.main import run_steps
 from ogrpo.run.session import Callback, Invocation, TrainResult
+from ogrpo.setup.presets import make_preset
 from ogrpo.system.values import changed
 from ogrpo.tasks import Task
 
@@ -41,7 +42,7 @@ class Trainer:
         Without it a small decoder is made here: its tokenizer is trained on the task's text, and
         it first imitates the task's worked solutions.
       algorithm: a name of `ogrpo.ALGORITHMS`, or an `Algorithm`.
-      config: where the settings begin; default: `TrainConfig()`.
+      config: where the settings begin; default: `TrainConfig()`, or the `preset` that is named.
       callbacks: called after each step with the state (`LoopState`) and the step's record, the line
         of metrics.jsonl as a mapping; an error of theirs ends the run, saved.
       console: where progress is shown; default: the terminal.
@@ -70,7 +71,12 @@ class Trainer:
             options["model"] = {"path": Path(model)} if isinstance(model, str | Path) else model
         if algorithm is not None:
             options["algorithm"] = algorithm
-        self.config = changed(config or TrainConfig(), options, "Trainer: ")
+        if config is not None and "preset" in options:
+            raise ValueError("Trainer: preset and config are given: both are where settings begin")
+        data = options.get("data")
+        files = data.get("path") if isinstance(data, Mapping) else getattr(data, "path", None)
+        config = config or make_preset(options.get("preset", "none"), on_files=files is not None)
+        self.config = changed(config, options, "Trainer: ")
         method.algorithm(self.config)
         if self.config.model.path is not None:
             check_model(self.config.model.path)

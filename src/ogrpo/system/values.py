@@ -63,22 +63,24 @@ def check(config: Any, prefix: str = "") -> None:
       ValueError: a number is not finite or out of its bounds, or a word is none of those that an
         option has; names the option, its value and what to give.
     """
-    for name, (bounds, words, optional) in _limits(type(config)).items():
+    for name, (hint, bounds, words, optional) in _limits(type(config)).items():
         value, option = getattr(config, name), prefix + dashed(name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(hint) and isinstance(value, typing.cast(type, hint)):
             check(value, f"{option}.")
             continue
         for each in value if isinstance(value, tuple) else (value,):
             if each is None and optional:
                 continue
-            if isinstance(each, float) and not math.isfinite(each):
-                raise ValueError(f"{option} is {each}: give a finite number")
+            if isinstance(each, float | int) and not abs(each) < LARGEST:
+                raise ValueError(f"{option} is {each}: give a finite number, below 2^63")
             if not all(getattr(operator, sign)(each, bound) for sign, bound in bounds):
-                limits = " and ".join(f"{_SIGNS[sign]} {bound:g}" for sign, bound in bounds)
+                limits = " and ".join(f"{_SIGNS[sign]} {bound}" for sign, bound in bounds)
                 none = ", or None" if optional else ""
                 raise ValueError(f"{option} is {each}: give {limits}{none}")
             if words and each not in words:
                 raise ValueError(f"{option} is {each!r}: choose one of {words}")
+        if as_field(hint, value) != value:  # a text for a path, a list for a tuple
+            raise ValueError(_wrong_kind(option, value, hint))
 
 
 def check_conditions(
@@ -113,18 +115,19 @@ def dashed(name: str) -> str:
 
 
 _SIGNS = {"ge": "at least", "gt": "a number above", "le": "at most", "lt": "below"}
-Limits = tuple[list[tuple[str, float]], list[object], bool]
+Limits = tuple[Any, list[tuple[str, float]], list[object], bool]
 
 
 @cache
 def _limits(kind: type[Any]) -> dict[str, Limits]:
-    """Returns what each field takes: signs and bounds, words, and whether it takes None."""
+    """Returns what each field takes: its kind, signs and bounds, words, and whether None."""
+    plain = typing.get_type_hints(kind)
     hints, limits = typing.get_type_hints(kind, include_extras=True), {}
     for field in dataclasses.fields(kind):
         parts = [*_parts(hints[field.name])]
         bounds = [(s, getattr(x, s)) for s in _SIGNS for x in parts if hasattr(x, s)]
         words = [w for x in parts if typing.get_origin(x) is Literal for w in typing.get_args(x)]
-        limits[field.name] = bounds, words, types.NoneType in parts
+        limits[field.name] = plain[field.name], bounds, words, types.NoneType in parts
     return limits
 
 
@@ -208,11 +211,7 @@ def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str =
         if not dataclasses.is_dataclass(hints[name]):
             fields[name] = as_field(hints[name], value)
             if fields[name] is OTHER:
-                takes: dict[str, None] = {}
-                for kind in _kinds(hints[name]):
-                    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-                    takes |= dict.fromkeys(words or [getattr(kind, "__name__", str(kind))])
-                raise ValueError(f"{where}{option} is {_short(value)}: give {' or '.join(takes)}")
+                raise ValueError(where + _wrong_kind(option, value, hints[name]))
         elif isinstance(value, Mapping):
             fields[name] = changed(now, value, where, f"{option}.")
         elif isinstance(value, type(now)):
@@ -226,6 +225,15 @@ def changed(config: Config, values: Mapping[str, Any], where: str, prefix: str =
         return typing.cast(Config, dataclasses.replace(typing.cast(Any, config), **fields))
     except ValueError as error:
         raise ValueError(f"{where}{error}") from error
+
+
+def _wrong_kind(option: str, value: Any, hint: Any) -> str:
+    takes: dict[str, None] = {}
+    for kind in _kinds(hint):
+        words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        takes |= dict.fromkeys(words or [getattr(kind, "__name__", str(kind))])
+    given = " or ".join(takes).replace("NoneType", "null (in Python None)")
+    return f"{option} is {_short(value)}: give {given}"
 
 
 def _hint(config: Any, name: str, prefix: str) -> str:

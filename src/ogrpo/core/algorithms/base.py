@@ -173,7 +173,8 @@ class Algorithm:
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ValueError(
                     f"{self.name} has no {name}.{hint} Its knobs are"
-                    f" {', '.join(self.knobs) or 'none'}: leave it out or choose another algorithm"
+                    f" {', '.join(self.knobs) or 'none'}: leave it out, or choose an algorithm or"
+                    " a part (gate, weight, bonus, advantage) that has it"
                 )
         values = {name: knobs.get(name) for name in self.knobs}
         values = {n: self.knobs[n].default if v is None else v for n, v in values.items()}
