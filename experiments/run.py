@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ogrpo.cli.main import USAGE_ERROR, report_error
+from ogrpo.cli.main import USAGE_ERROR, replace_unprintable, report_error
 from ogrpo.system.terminal import nearest
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the study that the arguments name; returns the exit code."""
+    replace_unprintable()
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return 0 if arguments else USAGE_ERROR

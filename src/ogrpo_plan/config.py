@@ -17,6 +17,7 @@ from ogrpo.system.values import (
     OptionalCount,
     Positive,
     PositiveShare,
+    Seed,
     check,
     check_conditions,
     require,
@@ -229,7 +230,7 @@ class Plan:
     measure: bool = False
     """Measure train.tflops and serve.tokens-per-second here, with the embedded sampler and the
     update of this model and batch at random weights, instead of taking them as given."""
-    seed: Index = 0
+    seed: Seed = 0
     run_dir: Path | None = None
     """Where plan.json is written; default: runs/plan-<date>-<time>."""
 

@@ -140,6 +140,7 @@ def test_groups_of_equal_rewards_are_silent_or_not():
         assert not ignores_zero_variance(main_study(override=Override(advantage=advantage)))
     assert not ignores_zero_variance(main_study(knobs=Knobs(beta=0.1)))
     assert not ignores_zero_variance(main_study(algorithm="asymre"))
+    assert not ignores_zero_variance(main_study(algorithm="raft", knobs=Knobs(threshold=1)))
     assert not ignores_zero_variance(main_study(algorithm="opmd_kimi"))
     assert not ignores_zero_variance(main_study(trust_region=Region(kind="penalty")))
 

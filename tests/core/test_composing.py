@@ -105,7 +105,10 @@ def test_the_tokens_of_highest_entropy_are_kept_whatever_lies_under_the_mask():
 
 def test_a_shut_gate_stays_shut_at_zero_probability():
     shut = partial(gates.two_side_gate, **EPS)
-    value = surrogates.score(jnp.zeros(1), UP[:1], log_probs=jnp.array([-jnp.inf]), gate_fn=shut)
+    never = jnp.array([-jnp.inf])
+    value = surrogates.score(jnp.zeros(1), UP[:1], log_probs=never, gate_fn=shut)
+    no_gain = surrogates.score(jnp.ones(1), 0 * UP[:1], log_probs=never, gate_fn=gates.open_gate)
+    assert no_gain == 0
     assert value == 0
 
 

@@ -70,3 +70,4 @@ def test_the_ratio_saturates_instead_of_overflowing():
     far = jnp.array([1e4, jnp.inf, -jnp.inf, jnp.nan])
     most = np.exp(60)
     np.testing.assert_array_equal(ratios.exp_ratio(far), np.float32([most, most, 0, np.nan]))
+    assert ratios.exp_ratio(jnp.float16(70)) == most

@@ -5,10 +5,8 @@ What a command needs is imported where it runs, so that its help needs little.
 
 import argparse
 import gc
-import io
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +34,6 @@ def train(options: Sequence[str], *, program: str = "ogrpo train", preset: str =
     """
     from ogrpo.cli.options import parse
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what is not in a terminal's alphabet
     config = parse(options, program=program, preset=preset)
     # Imported late: --help needs no JAX.
     from rich.console import Console

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -51,6 +52,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name; returns the exit code."""
+    replace_unprintable()
     words = sys.argv[1:] if arguments is None else [*arguments]
     if not words or words[0] in ("-h", "--help"):
         print(usage())
@@ -68,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return getattr(importlib.import_module(module), function)(options)
     except (Exception, KeyboardInterrupt) as error:
         return report_error(error)
+
+
+def replace_unprintable() -> None:
+    """Has standard output show ? for what its encoding lacks, where it would end the command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 LONGEST = 600

@@ -76,7 +76,7 @@ class _Unique(yaml.SafeLoader):
 
 _Unique.add_implicit_resolver(  # YAML 1.1, which PyYAML reads, takes 1e-4 for a text
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.?[0-9]*)[eE][-+]?[0-9]+\Z"),
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.?[0-9]*)[eE][-+][0-9]+\Z"),
     [*"-+.0123456789"],
 )
 
@@ -171,9 +171,6 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
     def base(_: Sequence[str], values: Mapping[str, Any]) -> TrainConfig:
         if resumed is not None:
             return resumed
-        words = [values.get(name) for name in ("resume", "resume_from", "resume-from")]
-        if early.resume or early.resume_from or any(word not in (None, False) for word in words):
-            raise ValueError("a run goes on by what is typed: give --run-dir DIR --resume")
         parts = {name: values.get(name) for name in ("data", "model")}
         paths = {name: x.get("path") for name, x in parts.items() if isinstance(x, dict)}
         files = early.data_path or paths.get("data")
@@ -185,8 +182,6 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
                 " has: leave one of the two out"
             )
         name = named or preset
-        if not isinstance(name, str):
-            raise ValueError(f"preset is {name!r:.60}: give its name")
         if weights and not named and preset == "default":
             raise ValueError(
                 f"--model.path is {weights}, and the preset `default` has the learning"
@@ -209,6 +204,8 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
         check_never(differences(as_json(resumed), as_json(config)))
     else:
         check_preset(config)
+        if config.resume or config.resume_from is not None:
+            raise ValueError("a run goes on by what is typed: give --run-dir DIR --resume")
     return config
 
 
@@ -281,6 +278,8 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if 0 < (self.temperature or 0) < 0.01:
+            raise ValueError(f"temperature is {self.temperature}: give 0, or at least 0.01")
         check_servers(self.servers, "servers.")
         check_conditions(self, ACTS, clause=INERT)
 

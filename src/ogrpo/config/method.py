@@ -113,7 +113,8 @@ def ignores_zero_variance(config: TrainConfig) -> bool:
         return False
     size, longest = max(config.rollout.group_size, 2), max(config.rollout.max_tokens or 0, 2)
     odd = jnp.arange(size) % 2 == 1
-    rewards = jnp.stack([jnp.zeros(size), jnp.ones(size), jnp.where(odd, 1.0, 0.0)])
+    best = 1.0 + values.get("threshold", 0.0)
+    rewards = jnp.stack([jnp.zeros(size), jnp.full(size, best), jnp.where(odd, 1.0, 0.0)])
     mask = jnp.arange(longest)[None] < jnp.where(odd, longest, 1)[:, None]
     along = Along(jnp.stack([mask] * 3))
     credit = method.compute_advantages(rewards, values, jax.random.key(0), along)[:2]

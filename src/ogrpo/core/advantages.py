@@ -406,6 +406,9 @@ def max_at_k(rewards: jax.Array, *, k: Scalar = 2.0) -> jax.Array:
     """
     check_at_least(1, k=k)
     values, present = judged(rewards, 2)
+    # Measured from the best: what shares are rounded by would be multiplied by the rewards' level.
+    best = jnp.max(jnp.where(present, values, -jnp.inf), axis=-1, keepdims=True)
+    values = jnp.where(present, values - best, 0)
     n = masked_count(present, values.dtype)
     order = jnp.argsort(jnp.argsort(jnp.where(present, values, jnp.inf), axis=-1), axis=-1)
     place, left_out = order[..., None, :], order[..., :, None]

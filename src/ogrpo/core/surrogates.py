@@ -203,8 +203,8 @@ def score(
       gate_fn: `(ratio, advantages) -> [..., T]`, held constant.
 
     Returns:
-      [..., T] to be maximised; 0 where the gate is shut, even at log pi = -inf.
+      [..., T] to be maximised; 0 where the gate is shut or the advantage 0, even at log pi = -inf.
     """
     check_axes("T", ratio=ratio, advantages=advantages, log_probs=log_probs)
-    held = jax.lax.stop_gradient(gate_fn(ratio, advantages))
-    return held * advantages * jnp.where(held == 0, 0, as_floats(log_probs=log_probs)[0])
+    weight = jax.lax.stop_gradient(gate_fn(ratio, advantages)) * advantages
+    return weight * jnp.where(weight == 0, 0, as_floats(log_probs=log_probs)[0])

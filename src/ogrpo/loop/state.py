@@ -53,8 +53,9 @@ class Certified(NamedTuple):
 class LoopState:
     """The state between two steps; `arrays` and `progress` are its checkpoint.
 
-    All of it is immutable but the buffer, which belongs to the newest state alone. Policies are
-    held as their trained parameters; `train.whole` completes them.
+    All of it is immutable but the buffer, which belongs to the newest state alone; the arrays of
+    those before it are taken by an update, or freed. Policies are held as their trained parameters;
+    `train.whole` completes them.
     """
 
     train: TrainState

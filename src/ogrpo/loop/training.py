@@ -16,6 +16,8 @@ A policy version is the number of the step at which its weights were published, 
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
+import jax
+
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.learner.hosts import is_first
 from ogrpo.learner.memory import LEAST_SECONDS, give_back
@@ -71,7 +73,7 @@ def advance(
     before_evaluation: BeforeEvaluation = lambda *_: None,
 ) -> tuple[LoopState, Record]:
     """Takes one step: renews the server, takes groups, stores them, updates, evaluates."""
-    schedule, watch = parts.schedule, Stopwatch()
+    schedule, watch, begun = parts.schedule, Stopwatch(), state
     with watch("sync"):
         state = synchronise(state, parts, collector)
     state.buffer.expire(state.step)  # before what is new: too old on arrival, it is refused
@@ -80,6 +82,8 @@ def advance(
     state = insert(state, fresh, parts)
     evaluates = schedule.evaluates(state.step + 1)
     with watch("update"):
+        if not parts.collection.limits.lead:  # else a call may be drawing with them
+            _free_renewed(begun, state)
         if watch.seconds["rollout"] >= LEAST_SECONDS:
             give_back()
         state, used = run_updates(state, fresh, parts, examine=evaluates)
@@ -96,6 +100,17 @@ def advance(
         with watch("eval"):
             evaluation = evaluate(state, parts, collector)
     return state, record(evaluation) if is_first() else {}
+
+
+def _free_renewed(begun: LoopState, state: LoopState) -> None:
+    """Frees the server's weights that others took the place of; `begun`, which has them, is held.
+
+    Until the update takes its arrays it is what an error in the middle of the step would save.
+    """
+    kept = set(map(id, jax.tree.leaves((state.server, state.reference))))
+    for leaf in jax.tree.leaves(begun.server):
+        if id(leaf) not in kept:
+            leaf.delete()
 
 
 def is_due(state: LoopState, parts: Parts) -> bool:

@@ -189,7 +189,7 @@ class RunDir:
         First weights and trackers' folders may be there, left by a run that found no server, and
         drafts of files, left by one that was killed before it had begun.
         """
-        if not str(path).isprintable():
+        if any(c < " " or "\ud800" <= c <= "\udfff" for c in str(path)):
             raise RunDirError(f"run directory {str(path)!r} cannot be printed: choose another name")
         try:
             path.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,9 @@ BOXED = "\\boxed{"
 _FARTHEST = 70
 """Characters between two boxes of one answer."""
 
-_NUMBER = re.compile(r"(?:(?<![0-9])-)?[0-9]+(?:,[0-9]{3}(?![0-9]))*(?:\.[0-9]+)?|-?\.[0-9]+")
+_NUMBER = re.compile(
+    r"(?:(?<![0-9])-)?(?:[0-9]+(?:,[0-9]{3}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+)"  # 3-5 is a range
+)
 _NUMBER_OR_MORE = re.compile(
     _NUMBER.pattern + r"|[√π½⅓⅔¼¾]|(?<=[0-9])[²³⁰¹⁴-⁹]|\^(?!\{?(?:\\circ|st|nd|rd|th))|\\pi"
     r"|\\?sqrt|\\d?frac"
@@ -23,7 +25,7 @@ _BOX = re.compile(r"\\(?:fbox|boxed)\s*\{")
 # else. After a word, a dash with spaces around is no sign.
 _MONEY = r"\\?[$€£¥]\s*"
 _SIGN_APART = re.compile(
-    rf"-{_MONEY}(?=[0-9.])|(?:\A[\s:=(*]*|=\s*+)(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
+    rf"(?<![0-9])-{_MONEY}(?=[0-9.])|(?:\A[\s:=(*]*|=\s*+)(?:{_MONEY})?-\s*(?:{_MONEY})?(?=[0-9.])"
 )
 
 _DELIMITER = re.compile(r"\\[()\[\]]|\\q?quad\b|\\[ ,;!\\]|\\\Z|[$~&]|\\text\s*\{([^{}]*)\}")
@@ -81,7 +83,7 @@ def last_number(text: str) -> str | None:
 
     >>> last_number("2 + 5 = 7. She has 7 apples."), last_number("$1,200."), last_number("none")
     ('7', '1,200', None)
-    >>> last_number("3 - 8 = - 5."), last_number("10-15"), last_number("3,2019")
+    >>> last_number("3 - 8 = - 5."), last_number("$10-$15"), last_number("3,2019")
     ('-5', '15', '2019')
     """
     numbers = _NUMBER.findall(_SIGN_APART.sub(" -", ascii_minus(spoken(text))))

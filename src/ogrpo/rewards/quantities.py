@@ -75,7 +75,7 @@ _QUANTITY = re.compile(
 )
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
-_PAIR = re.compile(r"(?:[(\[]|\\\{)[^)\]}]*,")
+PAIR = re.compile(r"(?:[(\[]|\\\{)[^)\]}]*,")
 _QUALIFIED = re.compile(
     r"(?<!\\)\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
     r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+"
@@ -185,7 +185,7 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    if "=" in answer and not _PAIR.search(gold) and "," not in THOUSANDS.sub("", gold):
+    if "=" in answer and not PAIR.search(gold) and "," not in THOUSANDS.sub("", gold):
         answer = THOUSANDS.sub("", answer)
     theirs, ratio = quantity(gold), Fraction(1)
     ours = quantity(answer, bare=theirs is not None or _is_number(gold))

@@ -40,10 +40,9 @@ _RAISED = str.maketrans(
 _EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 _SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx "})
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
-_THIN_SPACE = re.compile(
-    r"(?<=[0-9])(?:\\,(?=[0-9]{3}(?![0-9]))|,(?=[0-9]{3}(?:,[0-9]{3})*(?:\.[0-9]+)?\s*\\?%))"
-)
-_ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*|(?<!\\right)\s*\.\s*\Z")
+_THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS_OF_PERCENT = re.compile(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?\s*\\%\Z")
+_ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*|(?<!\\right)(?<!\s)\s*\.\s*\Z")
 _NOUNS = re.compile(r"(?<=[0-9}]) +((?!(and|abc|pqr|xyz)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
 _LABEL = re.compile(r"\A(?:\\text(?:bf)?\{\s*)?\([A-E]\)\s*+\}?(\\[ ,;]|[\s~])*(?=[-$0-9]|\\frac)")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
@@ -79,6 +78,8 @@ def plain_writing(text: str) -> str:
     text = _NOUNS.sub(r"\\text{ \1}", text)
     if power := _POWER_OF_TEN.match(text):
         return rf"{power[1]} \times 10^{{{int(power[2])}}}"
+    if _THOUSANDS_OF_PERCENT.match(text):
+        return text.replace(",", "")
     if _EUROPEAN.match(text):
         return text.replace(".", "").replace(",", ".")
     return text

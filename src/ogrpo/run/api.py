@@ -16,7 +16,7 @@ from ogrpo.loop.state import LoopState
 from ogrpo.models.known import check_model
 from ogrpo.run.main import run_steps
 from ogrpo.run.session import Callback, Invocation, TrainResult
-from ogrpo.setup.presets import make_preset
+from ogrpo.setup.presets import check_preset, make_preset
 from ogrpo.system.values import changed
 from ogrpo.tasks import Task
 
@@ -46,8 +46,8 @@ class Trainer:
       callbacks: called after each step with the state (`LoopState`) and the step's record, the line
         of metrics.jsonl as a mapping; an error of theirs ends the run, saved.
       console: where progress is shown; default: the terminal.
-      options: fields of `TrainConfig` that differ: `schedule=Schedule(steps=100)` or
-        `schedule={"steps": 100}`, `seed=1`, `run_dir="runs/1"`, ....
+      options: fields of `TrainConfig` that differ: `seed=1`, `preset="reuse"`, a whole table as
+        `schedule=Schedule(steps=100)`, or some of its fields as `schedule={"steps": 100}`, ....
 
     Raises:
       ValueError: an option is unknown (the message says where it is), of the wrong kind, or two of
@@ -71,12 +71,13 @@ class Trainer:
             options["model"] = {"path": Path(model)} if isinstance(model, str | Path) else model
         if algorithm is not None:
             options["algorithm"] = algorithm
-        if config is not None and "preset" in options:
+        if config is not None and options.get("preset", "none") != "none":
             raise ValueError("Trainer: preset and config are given: both are where settings begin")
         data = options.get("data")
         files = data.get("path") if isinstance(data, Mapping) else getattr(data, "path", None)
         config = config or make_preset(options.get("preset", "none"), on_files=files is not None)
         self.config = changed(config, options, "Trainer: ")
+        check_preset(self.config)
         method.algorithm(self.config)
         if self.config.model.path is not None:
             check_model(self.config.model.path)

@@ -166,6 +166,11 @@ def check_log(config: TrainConfig, log: Log) -> None:
         " --algorithm raft, positives or reinforce",
     )
     size = config.schedule.draw_size
+    judged = [one for one in log.experiences if not np.isnan(one.rewards).all()]
+    require(
+        bool(judged) or not log.experiences,
+        f"no completion of {config.logs.path} was judged: rewards are null or NaN in all groups",
+    )
     require(
         not config.from_logs_alone or len(log.experiences) >= size,
         f"{config.logs.path} has {len(log.experiences)} groups of {config.rollout.group_size}"

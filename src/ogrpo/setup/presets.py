@@ -297,13 +297,13 @@ REAL = ("qwen2.5-0.5b", "r1-distill-1.5b", "qwen3-4b")
 """Presets whose settings are for one model, which has to be given."""
 
 
-def make_preset(name: str, *, on_files: bool = False) -> TrainConfig:
+def make_preset(name: Any, *, on_files: bool = False) -> TrainConfig:
     """Returns the preset of this name, for files of a task's own or without.
 
     Raises:
       ValueError: there is none; names the nearest.
     """
-    if name not in PRESETS:
-        hint = nearest(name, PRESETS)
+    if not isinstance(name, str) or name not in PRESETS:
+        hint = nearest(str(name), PRESETS)
         raise ValueError(f"there is no preset {name!r}.{hint} Presets: {', '.join(PRESETS)}")
     return replace((ON_FILES if on_files else {}).get(name, PRESETS[name])(), preset=name)

@@ -71,15 +71,16 @@ def check(config: Any, prefix: str = "") -> None:
         for each in value if isinstance(value, tuple) else (value,):
             if each is None and optional:
                 continue
-            if isinstance(each, float | int) and not abs(each) < LARGEST:
-                raise ValueError(f"{option} is {each}: give a finite number, below 2^63")
-            if not all(getattr(operator, sign)(each, bound) for sign, bound in bounds):
+            if isinstance(each, float) and not math.isfinite(each):
+                raise ValueError(f"{option} is {each}: give a finite number")
+            held = bounds if isinstance(each, float | int) else ()
+            if not all(getattr(operator, sign)(each, bound) for sign, bound in held):
                 limits = " and ".join(f"{_SIGNS[sign]} {bound}" for sign, bound in bounds)
                 none = ", or None" if optional else ""
                 raise ValueError(f"{option} is {each}: give {limits}{none}")
             if words and each not in words:
                 raise ValueError(f"{option} is {each!r}: choose one of {words}")
-        if as_field(hint, value) != value:  # a text for a path, a list for a tuple
+        if (kind := as_field(hint, value)) is OTHER or kind != value:  # such as a list
             raise ValueError(_wrong_kind(option, value, hint))
 
 
@@ -232,8 +233,9 @@ def _wrong_kind(option: str, value: Any, hint: Any) -> str:
     for kind in _kinds(hint):
         words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
         takes |= dict.fromkeys(words or [getattr(kind, "__name__", str(kind))])
-    given = " or ".join(takes).replace("NoneType", "null (in Python None)")
-    return f"{option} is {_short(value)}: give {given}"
+    choices = " or ".join(takes).replace("NoneType", "null (in Python None)")
+    size = " below 2^63" if type(value) is int and abs(value) >= LARGEST else ""
+    return f"{option} is {_short(value)}: give {choices}{size}"
 
 
 def _hint(config: Any, name: str, prefix: str) -> str:
