@@ -25,6 +25,7 @@ def test_an_address_is_taken(url):
         ("[::1]", r"give it with its scheme: http://\[::1\]:8000$"),
         ("host:99999", "give one such as http://host:8000$"),
         ("ftp://host", "is no server URL"),
+        ("http://10.0.0.256:8000", "is no server URL"),
         ("http://host:99999", "is no server URL"),
         ("http://host/\x1b[2J", r"'http://host/\\x1b\[2J' is no server URL"),
     ],

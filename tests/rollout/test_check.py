@@ -50,6 +50,12 @@ def test_what_is_whole_passes(name):
     assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], TERMS) == {}
 
 
+@pytest.mark.parametrize(("likeliest", "chance"), [(10, -1.0), (3, 3.0)])
+def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance):
+    top = {"top_ids": np.full((3, 1), likeliest), "top_log_probs": np.full((3, 1), chance)}
+    assert flaws([group(completion(**top), *group().completions[1:])], TERMS)[0][0] == "tokens"
+
+
 def test_tokens_behind_the_end_are_refused_but_in_several_turns():
     assert (
         flaws([group(completion(1, EOS, 2, 3, 4), *group().completions[1:])], TERMS)[0][0]

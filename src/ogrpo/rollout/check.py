@@ -108,6 +108,11 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
         return Flaw("aborted", f"a completion was given up after {length} tokens")
     if reason == "length" and length < most:
         return Flaw("length", f"a completion was cut off at {length} of {most} tokens")
+    if completion.top_ids is not None and completion.top_log_probs is not None:
+        highest, likeliest = completion.top_ids.max(), completion.top_log_probs.max()
+        if (terms.vocab_size is not None and highest >= terms.vocab_size) or likeliest > ABOVE_ZERO:
+            text = f"a likeliest token {highest} of log-prob {likeliest:g}"
+            return Flaw("tokens", f"{text}, of a vocabulary of {terms.vocab_size}")
     last = int(completion.token_ids[-1])
     if reason == "stop" and terms.eos_id not in (None, last):
         return Flaw("finish", f"a completion ends at token {last}, the end token is {terms.eos_id}")

@@ -106,6 +106,7 @@ def test_the_environment_says_who_asks(monkeypatch, name, value, header):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
+        ({"API_KEY": "SECRET "}, "OGRPO_API_KEY has characters that no header can carry"),
         ({"API_KEY": "SECRET\n"}, "OGRPO_API_KEY has characters that no header can carry"),
         ({"BASIC_AUTH": "me:SECRET\x7f"}, "OGRPO_BASIC_AUTH has characters"),
         ({"BASIC_AUTH": "SECRET"}, "no NAME:PASSWORD"),

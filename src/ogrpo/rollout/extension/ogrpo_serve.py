@@ -216,7 +216,7 @@ def find_version(python: str) -> str | None:
         done = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
     except OSError:  # there is no such interpreter
         return None
-    return done.stdout.strip() or None
+    return (done.stdout.split() or [None])[-1]  # behind what a wrapper says
 
 
 def supervise(command: Command, restarts: int) -> int:

@@ -25,10 +25,11 @@ def headers_of_environment() -> dict[str, str]:
     """
     key, basic = os.environ.get("OGRPO_API_KEY", ""), os.environ.get("OGRPO_BASIC_AUTH", "")
     for name, secret in (("OGRPO_API_KEY", key), ("OGRPO_BASIC_AUTH", basic)):
-        if not (secret.isascii() and secret.isprintable()):  # the HTTP library would show it
+        plain = secret.isascii() and secret.isprintable() and secret == secret.strip()
+        if not plain:  # the HTTP library would show it
             raise ValueError(
-                f"{name} has characters that no header can carry, such as the end of a line: take"
-                " them out"
+                f"{name} has characters that no header can carry, such as the end of a line, or a"
+                " blank at an end: take them out"
             )
     if key and basic:
         raise ValueError("OGRPO_API_KEY and OGRPO_BASIC_AUTH are both set; a request carries one")
@@ -68,7 +69,7 @@ class ServerApi:
     ) -> None:
         check_url(url, "the address of a server")
         self.url = server_root(url)
-        self.place = urlsplit(self.url).netloc
+        self.place = self.url.partition("://")[2]
         self._headers = headers
         self._transport = transport
         self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
@@ -100,7 +101,7 @@ class ServerApi:
 
     async def metrics(self) -> str:
         """Returns Prometheus metrics as text."""
-        return (await self._call("GET", "/metrics")).text
+        return _text(await self._call("GET", "/metrics"))
 
     async def complete(self, payload: Json, *, rank: int | None = None) -> Json:
         """Returns samples or scores of `/v1/completions`, of one data-parallel rank or any."""
@@ -180,7 +181,8 @@ class ServerApi:
         try:
             body = reply.json()
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"{self.url}{path} answered no JSON: {reply.text[:80]!r}") from error
+            text = _text(reply)[:80]
+            raise Unavailable(f"{self.url}{path} answered no JSON: {text!r}") from error
         if field is None:
             return body
         if not isinstance(body, dict) or field not in body:
@@ -209,7 +211,7 @@ class ServerApi:
         except TimeoutError as error:
             late = f"{self.url}{path} did not answer in full within {seconds:g} s"
             raise Unavailable(late) from error
-        except httpx.RequestError as error:
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # of a redirection
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
         finally:
@@ -230,11 +232,15 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
+def _text(reply: httpx.Response) -> str:
+    return reply.content.decode(errors="replace")  # whatever encoding it says that it has
+
+
 def _message(reply: httpx.Response) -> str:
     try:
         body = reply.json()
     except (ValueError, RecursionError):
-        return shown(reply.text[:300])
+        return shown(_text(reply)[:300])
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message", error) if isinstance(error, dict) else error
     return shown(str(message)[:300])
@@ -248,7 +254,7 @@ def ask_health(url: str) -> str | None:
     """
     try:
         reply = _health(url)
-    except httpx.RequestError as error:
+    except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
         cause: BaseException | None = error
         while cause is not None:  # another attempt would not change these
             if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:

@@ -227,7 +227,8 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         try:
             have = self._run(self._fleet.publish(target))
         except PublishRefused:
-            self._store.withdraw(release)
+            if version != self.version:
+                self._store.withdraw(release)
             raise
         self.version = version
         reports = [server.report for server in have if server.report is not None]

@@ -82,8 +82,7 @@ class Fleet:
         """
         for server in self.servers:
             server.start()
-        for server in self.servers:
-            await server.looked_at()
+        await _gather([server.looked_at() for server in self.servers])
         self.dtype()
 
     @property
@@ -367,6 +366,6 @@ async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _unlabelled(groups: Sequence[Group]) -> tuple[bool, bool]:
-    """Returns whether a token was drawn by weights that nobody pushed, and whether any is known."""
-    spans = [s for group in groups for c in group.completions for s in c.version_spans]
-    return any(s.version == UNLABELLED for s in spans), bool(spans)
+    """Returns whether a token was drawn by weights that nobody pushed, and if all are known."""
+    spans = [c.version_spans for group in groups for c in group.completions]
+    return any(s.version == UNLABELLED for each in spans for s in each), all(spans)

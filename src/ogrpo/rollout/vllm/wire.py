@@ -253,6 +253,9 @@ def _completion(
         raise Flawed(Flaw("log_probs", f"{len(values)} log-probs for {len(ids)} tokens"))
     spans = _spans(choice)
     tops = (None, None) if top is None else _tops(top, len(ids), order.sampling)
+    whole = tops[0] is not None and _is_whole(order.sampling)
+    if whole and not np.any(tops[0] == ids[:, None], axis=1).all():
+        raise Flawed(Flaw("tokens", "a token is none of those that could be drawn"))
     return Completion(
         token_ids=ids,
         log_probs=values,
