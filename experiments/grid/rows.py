@@ -9,6 +9,7 @@ experiments/STUDY/rows.jsonl.xz   the same, committed
 import json
 import lzma
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ogrpo.system.files import (
     make_folder,
     parse_json,
     read_json,
+    read_object,
     replacing,
     write_text,
 )
@@ -32,6 +34,7 @@ ROWS = "rows.jsonl.xz"
 PLACE = ("key", "label", "role", "coordinates", "setting", "seed", "measure")
 """Fields of a row that say which cell it is of (`place_in_study`)."""
 ROOT = Path(__file__).parents[2]
+REMEDY = "put back the committed file, or run the study again"
 
 
 def rounded(value: Any) -> Any:
@@ -83,7 +86,13 @@ class CellFiles:
 
     def row(self, cell: Cell, base: Any) -> Row:
         """Returns the row of a finished cell."""
-        result = read_json(self.cells / f"{cell.key}.json")
+        path = self.cells / f"{cell.key}.json"
+        try:
+            result = read_object(path)
+            if not result:
+                raise ValueError(f"{path} is no result of a cell")
+        except ValueError as error:
+            raise ValueError(f"{error}: delete it, the same command measures it anew") from error
         return {**place_in_study(cell), "changes": changes(cell.config, base), **result}
 
     def failure(self, cell: Cell) -> Row | None:
@@ -129,12 +138,16 @@ def read_rows(path: Path) -> tuple[Row, list[Row]]:
             " STUDY RUN_DIR"
         )
     try:
-        text = lzma.LZMADecompressor().decompress(path.read_bytes(), LARGEST_ROWS).decode()
+        packed = lzma.LZMADecompressor()
+        text = packed.decompress(path.read_bytes(), LARGEST_ROWS).decode()
     except (lzma.LZMAError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} holds no rows ({error}): put back the committed file") from error
-    if not text.endswith("\n"):
-        raise ValueError(f"{path} is cut off: put back the committed file")
+        raise ValueError(f"{path} holds no rows ({error}): {REMEDY}") from error
+    if not text.endswith("\n") or packed.unused_data:
+        raise ValueError(f"{path} is cut off, or several files in one: {REMEDY}")
     lines = [parse_json(line, f"{path}, line {n}") for n, line in enumerate(text.splitlines(), 1)]
+    places = Counter(json.dumps([row.get(name) for name in PLACE]) for row in lines[1:])
+    if (most := places.most_common(1)) and most[0][1] > 1:
+        raise ValueError(f"{path} has a row twice, of {most[0][0]}: {REMEDY}")
     return lines[0], lines[1:]
 
 

@@ -65,6 +65,8 @@ def run_grid(
 
 
 def _measure(cells: Sequence[Cell], files: CellFiles, pool: Pool, display: "GridDisplay") -> None:
+    for cell in filter(files.has, cells):
+        files.row(cell, cell.config)  # what is damaged is said before hours of others
     missing = [cell for cell in cells if not files.has(cell)]
     alone = [*{cell.key: cell for cell in missing}.values()]
     display.expect(alone, len(cells) - len(missing))

@@ -103,7 +103,8 @@ def exp_ratio(log_ratio: jax.Array) -> jax.Array:
     Returns:
       The ratio, same shape, within [0, exp(60)].
     """
-    return jnp.exp(jnp.minimum(*as_floats(log_ratio=log_ratio), MAX_LOG_RATIO))
+    (values,) = as_floats(log_ratio=log_ratio)
+    return jnp.exp(jnp.minimum(values, MAX_LOG_RATIO))
 
 
 def moment_ratio(log_ratio: jax.Array) -> jax.Array:

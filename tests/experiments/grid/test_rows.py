@@ -37,6 +37,18 @@ def test_files_that_are_no_rows_are_refused_by_name(tmp_path):
         read_rows(path)
 
 
+def test_rows_given_twice_are_refused(tmp_path):
+    path, other = tmp_path / "rows.jsonl.xz", tmp_path / "other.xz"
+    write_rows(path, {}, [*ROWS, ROWS[0]])
+    with pytest.raises(ValueError, match="has a row twice"):
+        read_rows(path)
+    for file, rows in ((path, ROWS[:1]), (other, ROWS[1:])):
+        write_rows(file, {}, rows)
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    with pytest.raises(ValueError, match="several files in one"):
+        read_rows(path)
+
+
 def test_rows_are_found_by_what_they_are_of():
     assert where(ROWS, seed=2) == ROWS[1:]
     assert where(ROWS, v=1, r=0.1) == ROWS
