@@ -90,6 +90,22 @@ def check_update(sizes: dict, lora: Lora, *, microbatches=1, packed=False, token
     return sharding.bytes_per_device((state.whole(), state.opt_state))
 
 
+def check_tensor_alone() -> None:
+    """The gradient of log-probs where no batch is cut, by the kernel of small vocabularies."""
+
+    def slopes(mesh: Mesh):
+        devices = make_devices(main_study(mesh=mesh, kernels=Kernels()), CONFIG, ADAM, ())
+        params, heat = devices.place_params(make_params(CONFIG)), jnp.float32(0.9)
+        batch = make_batch()
+
+        def log_probs(params):
+            return jnp.sum(batch.completion_mask * devices.policy_fn(params, batch, heat).log_probs)
+
+        return jax.device_get(jax.jit(jax.grad(log_probs))(params))
+
+    assert largest(slopes(Mesh(tensor=2)), slopes(Mesh())) < 1e-4
+
+
 def largest(one, other) -> float:
     gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), one, other)
     return max(jax.tree.leaves(gaps))
@@ -105,6 +121,7 @@ def check_updates() -> None:
     mixed = check_update(cube, Lora(), microbatches=2)
     repeated = check_update({"data": 8}, Lora(), packed=True, tokens=12)
     lora = check_update(cube, Lora(rank=3), microbatches=2, packed=True)
+    check_tensor_alone()
     d, kv, mlp, layers = CONFIG.hidden_size, CONFIG.num_kv_heads * CONFIG.head_dim, 24, 2
     matrices = CONFIG.vocab_size * d + layers * (2 * d * d + 2 * d * kv + 3 * d * mlp)
     biases, norms = layers * (d + 2 * kv), (2 * layers + 1) * d

@@ -102,6 +102,13 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
     check_equal(*noise)
 
 
+def test_a_batch_that_microbatches_do_not_divide_comes_in_fewer_parts():
+    """As a certificate's do, which are of other sizes than a draw."""
+    made = make_batch(make_groups(n=16, vocab=toy.V), Packer(6, False), for_update=False)
+    assert made.shape is not None
+    assert made.shape.parts in (1, 2)
+
+
 def test_a_program_for_each_shape_and_no_more():
     jitted = jit_step(GRADIENT, make_recipe(packed=True))
     update = join_frozen(jitted)

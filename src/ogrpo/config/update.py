@@ -214,7 +214,7 @@ class Optimizer:
     warmup: Index = 10
     """Updates, of all that the run may make, until the full learning rate is reached."""
     decay: Share = 0.9
-    """Share of the learning rate that is gone by the last update."""
+    """Share of the learning rate that is gone after the last update."""
     b1: Decay = 0.9
     """Adam's beta_1."""
     b2: Decay = 0.98

@@ -1,5 +1,6 @@
 """Batches as an update takes them: arrays, padded or packed."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -54,7 +55,8 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
         cut = cut_by_tokens(batch, keep, most=packer.tokens, together=packer.together)
         shape, packing = cut.shape, pack_cut(batch, cut)
     else:
-        most = packer.microbatches * packer.together  # a device's share of a padded microbatch
+        # A device's share of a padded microbatch; a certificate's batches may have other sizes.
+        most = math.gcd(packer.microbatches * packer.together, len(keep))
         order, shape = arrange(batch, keep, microbatches=most, together=packer.together)
         batch, keep = take(batch, order), keep[order]
         packing = pack(batch, keep, shape)

@@ -249,7 +249,9 @@ def _mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) ->
     if name == "chunked" and tensor > 1 and decoder.vocab_size % tensor == 0:
         head = log_probs_over_mesh(to.mesh, vocabulary="tensor", rows=rows, kept_bytes=kept)
     else:
-        head = sharding.by_rows(kernel(name, kept_bytes=kept), to)
+        head = kernel(name, kept_bytes=kept)
+        if ways(config) > 1 or name != "reference":  # XLA cannot cut it over axes of one device
+            head = sharding.by_rows(head, to)
     policy_fn = make_policy_fn(
         decoder,
         together=ways(config),
