@@ -111,12 +111,12 @@ def test_options_come_from_files_and_what_is_typed_comes_after(tmp_path):
         parse(options * 2, **how)
     for words, file in ((["--resume"], "run_dir: runs/1"), ([], "resume: true\nrun_dir: runs/1")):
         path.write_text(file)
-        with pytest.raises(ValueError, match="give --run-dir DIR --resume"):
+        with pytest.raises(ValueError, match="give --run-dir DIR with --resume"):
             parse([*options, *words], **how)
 
 
 def test_what_print_config_prints_is_read_again(tmp_path, capsys):
-    options = ["--rewards", "a.py:x", "b.py:y", "--knobs.beta", "0.1", "--model.path", "somewhere"]
+    options = ["--rewards", "a.py:x", "b.py:y", "--knobs.beta", "0.1", "--model.path", "1e-4"]
     with pytest.raises(SystemExit) as end:
         parse([*options, "--print-config"], program="ogrpo train", preset="none")
     assert end.value.code == 0

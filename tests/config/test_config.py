@@ -160,6 +160,10 @@ def test_the_command_line_refuses_what_a_config_does(capsys):
         assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
+def test_numpys_float_is_a_float():
+    assert with_options(TrainConfig(), {"optimizer.learning_rate": np.float64(1e-3)})
+
+
 def test_every_bound_is_held_and_every_word_is_one_of_those():
     """Just beyond each annotated bound; what it names is what the command line has."""
     refused = [(path, value) for path, hint in annotated(TrainConfig()) for value in beyond(hint)]

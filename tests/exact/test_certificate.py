@@ -284,6 +284,7 @@ def test_the_size_of_a_certificate_counts_the_range_of_its_values():
     assert np.sqrt(2 * odds * 0.005 / n) + odds / n == pytest.approx(0.05)
     assert n == pytest.approx(93.4, abs=0.1)
     small = certificates.certificate_size(1e-8, 0.25, floor=1.0, delta=0.05)
+    assert np.isinf(certificates.certificate_size(0.0, 0.0, floor=1.0, delta=0.05))
     assert float(small) == pytest.approx(2 * odds * 0.25 / 1e-16, rel=1e-4)
     assert 2 * odds * 0.005 / 0.05**2 == pytest.approx(12, abs=0.05)
 

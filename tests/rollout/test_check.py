@@ -50,7 +50,7 @@ def test_what_is_whole_passes(name):
     assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], TERMS) == {}
 
 
-@pytest.mark.parametrize(("likeliest", "chance"), [(10, -1.0), (3, 3.0)])
+@pytest.mark.parametrize(("likeliest", "chance"), [(10, -1.0), (-2, -1.0), (3, 3.0), (3, np.nan)])
 def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance):
     top = {"top_ids": np.full((3, 1), likeliest), "top_log_probs": np.full((3, 1), chance)}
     assert flaws([group(completion(**top), *group().completions[1:])], TERMS)[0][0] == "tokens"

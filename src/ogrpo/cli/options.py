@@ -74,10 +74,12 @@ class _Unique(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Unique.add_implicit_resolver(  # YAML 1.1, which PyYAML reads, takes 1e-4 for a text
+yaml.add_implicit_resolver(  # YAML 1.1, which PyYAML reads, takes 1e-4 for a text
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.?[0-9]*)[eE][-+][0-9]+\Z"),
     [*"-+.0123456789"],
+    Loader=_Unique,
+    Dumper=yaml.SafeDumper,
 )
 
 
@@ -203,9 +205,9 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
 
         check_never(differences(as_json(resumed), as_json(config)))
     else:
-        check_preset(config)
         if config.resume or config.resume_from is not None:
-            raise ValueError("a run goes on by what is typed: give --run-dir DIR --resume")
+            raise ValueError("a run goes on by what is typed: give --run-dir DIR with --resume")
+        check_preset(config)
     return config
 
 

@@ -246,5 +246,5 @@ def certificate_size(
     check_open(float("inf"), floor=floor)
     check_open(1, delta=delta)
     noise = 2 * jnp.asarray(second_moment, float)
-    root = 2 * mean / (jnp.sqrt(noise + 4 * floor * mean) + jnp.sqrt(noise))
+    root = 2 * mean / jnp.maximum(jnp.sqrt(noise + 4 * floor * mean) + jnp.sqrt(noise), 1e-30)
     return -jnp.log(jnp.asarray(delta, float)) / root**2

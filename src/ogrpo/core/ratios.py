@@ -103,8 +103,7 @@ def exp_ratio(log_ratio: jax.Array) -> jax.Array:
     Returns:
       The ratio, same shape, within [0, exp(60)].
     """
-    (values,) = as_floats(log_ratio=log_ratio)
-    return jnp.exp(jnp.minimum(values, MAX_LOG_RATIO))
+    return jnp.exp(jnp.minimum(as_floats(log_ratio=log_ratio)[0], MAX_LOG_RATIO))
 
 
 def moment_ratio(log_ratio: jax.Array) -> jax.Array:
@@ -120,4 +119,4 @@ def moment_ratio(log_ratio: jax.Array) -> jax.Array:
     Returns:
       The ratio, same shape, within [0, exp(20)].
     """
-    return jnp.exp(jnp.minimum(log_ratio, MAX_MOMENT_LOG_RATIO))
+    return jnp.exp(jnp.minimum(as_floats(log_ratio=log_ratio)[0], MAX_MOMENT_LOG_RATIO))

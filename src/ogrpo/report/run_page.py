@@ -243,7 +243,7 @@ def refused(last: Record) -> Counts:
     counts = {f"completions not judged, and without loss: {name}": n for name, n in failed.items()}
     for name, n in drawn_again.items():
         if name not in by_server:
-            counts[f"completions refused and drawn again: {', from '.join(name.split('/'))}"] = n
+            counts[f"completions refused and drawn again: {name.replace('/', ', from ', 1)}"] = n
     return [(label, f"{n:,.0f}") for label, n in counts.items() if n]
 
 

@@ -185,7 +185,7 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    if "=" in answer and not PAIR.search(gold) and "," not in THOUSANDS.sub("", gold):
+    if "=" in answer + gold and not PAIR.search(gold) and "," not in THOUSANDS.sub("", gold):
         answer = THOUSANDS.sub("", answer)
     theirs, ratio = quantity(gold), Fraction(1)
     ours = quantity(answer, bare=theirs is not None or _is_number(gold))

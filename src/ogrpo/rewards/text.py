@@ -41,7 +41,9 @@ _EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 _SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx "})
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
-_THOUSANDS_OF_PERCENT = re.compile(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?\s*\\%\Z")
+_THOUSANDS_OF_PERCENT = re.compile(
+    r"-?[1-9][0-9]{0,2}(?:(?:,|\{,\})[0-9]{3})+(?:\.[0-9]+)?\s*\\%\Z"
+)
 _ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*|(?<!\\right)(?<!\s)\s*\.\s*\Z")
 _NOUNS = re.compile(r"(?<=[0-9}]) +((?!(and|abc|pqr|xyz)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
 _LABEL = re.compile(r"\A(?:\\text(?:bf)?\{\s*)?\([A-E]\)\s*+\}?(\\[ ,;]|[\s~])*(?=[-$0-9]|\\frac)")
@@ -79,7 +81,7 @@ def plain_writing(text: str) -> str:
     if power := _POWER_OF_TEN.match(text):
         return rf"{power[1]} \times 10^{{{int(power[2])}}}"
     if _THOUSANDS_OF_PERCENT.match(text):
-        return text.replace(",", "")
+        return text.replace("{,}", "").replace(",", "")
     if _EUROPEAN.match(text):
         return text.replace(".", "").replace(",", ".")
     return text

@@ -25,7 +25,7 @@ def check_url(url: str, option: str) -> None:
         try:
             parts = urlsplit(url)
             host = (parts.hostname or "").encode("idna")
-            if host and not host.strip(b".0123456789"):
+            if host.count(b".") == 3 and not host.strip(b".0123456789"):
                 ipaddress.ip_address(host.decode())
             return bool(parts.scheme in ("http", "https") and host and parts.port != 0)
         except ValueError:  # of the port, of an IPv6 address, or of a name

@@ -109,9 +109,11 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
     if reason == "length" and length < most:
         return Flaw("length", f"a completion was cut off at {length} of {most} tokens")
     if completion.top_ids is not None and completion.top_log_probs is not None:
-        highest, likeliest = completion.top_ids.max(), completion.top_log_probs.max()
-        if (terms.vocab_size is not None and highest >= terms.vocab_size) or likeliest > ABOVE_ZERO:
-            text = f"a likeliest token {highest} of log-prob {likeliest:g}"
+        ids, size = completion.top_ids, terms.vocab_size or np.inf
+        likeliest = completion.top_log_probs.max(initial=-np.inf)
+        known = ids.min(initial=-1) >= -1 and ids.max(initial=-1) < size
+        if not (known and likeliest <= ABOVE_ZERO):  # False of NaN
+            text = f"likeliest tokens up to {ids.max(initial=-1)}, of log-probs up to {likeliest:g}"
             return Flaw("tokens", f"{text}, of a vocabulary of {terms.vocab_size}")
     last = int(completion.token_ids[-1])
     if reason == "stop" and terms.eos_id not in (None, last):

@@ -22,9 +22,10 @@ def pad(sequences: Sequence[IntArray], width: int) -> tuple[IntArray, BoolArray]
 class EmbeddedEngine:
     """Samples with a function, from the weights published last.
 
-    The caller publishes weights that nobody overwrites: a trainer that donates its buffers to the
-    next update publishes a copy. Other threads may publish and generate meanwhile: a call samples
-    all its groups from the weights it began with, and stamps their version on them.
+    The caller publishes weights that nobody overwrites before newer ones are published: a trainer
+    that donates its buffers to the next update publishes a copy. Other threads may publish and
+    generate meanwhile: a call samples all its groups from the weights it began with, and stamps
+    their version on them.
 
     Args:
       sample_fn: `(params, prompt_ids, prompt_mask, seed, *, temperature, greedy, group_size,

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Trainer:
         files = data.get("path") if isinstance(data, Mapping) else getattr(data, "path", None)
         config = config or make_preset(options.get("preset", "none"), on_files=files is not None)
         self.config = changed(config, options, "Trainer: ")
-        check_preset(self.config)
+        check_preset(self.config if self.task is None else replace(self.config, task="own"))
         method.algorithm(self.config)
         if self.config.model.path is not None:
             check_model(self.config.model.path)

@@ -183,7 +183,7 @@ def _as(kind: Any, value: Any) -> Any:
     whole = type(value) is int  # and no bool
     if (whole and abs(value) >= LARGEST) or (isinstance(value, float) and math.isnan(value)):
         return OTHER
-    if kind is float and whole:
+    if kind is float and (whole or isinstance(value, float)):  # numpy's, too
         return float(value)
     return value if type(value) is kind else OTHER
 

@@ -100,7 +100,7 @@ class Collector(AbstractContextManager["Collector"]):
     def publish(self, params: Any, version: int) -> None:
         """Has every batch that is requested from now on drawn from `params`; does not wait.
 
-        Nobody may overwrite `params` afterwards; at most lead + 1 of them are held at a time. An
+        Nobody may overwrite `params` until newer ones are published; lead + 1 are held at most. An
         error of the engine is raised by the first `take` that needs what comes after it.
 
         Raises:

@@ -297,7 +297,7 @@ def _remedy(url: str, reply: httpx.Response) -> str:
     try:
         if parts.path and _health(root).is_success:
             return f"the server is at {root}: give that address"
-    except httpx.RequestError:
+    except (httpx.RequestError, httpx.InvalidURL, UnicodeError):
         pass
     return (
         "something else than vLLM answers there; give the address below which a server has"
