@@ -111,7 +111,7 @@ def test_options_come_from_files_and_what_is_typed_comes_after(tmp_path):
         parse(options * 2, **how)
     for words, file in ((["--resume"], "run_dir: runs/1"), ([], "resume: true\nrun_dir: runs/1")):
         path.write_text(file)
-        with pytest.raises(ValueError, match="give --run-dir DIR with --resume"):
+        with pytest.raises(ValueError, match="needs the --run-dir"):
             parse([*options, *words], **how)
 
 

@@ -99,7 +99,8 @@ def check_tensor_alone() -> None:
         batch = make_batch()
 
         def log_probs(params):
-            return jnp.sum(batch.completion_mask * devices.policy_fn(params, batch, heat).log_probs)
+            scored = devices.policy_fn(params, batch, heat).log_probs
+            return jnp.sum(jnp.where(batch.completion_mask, scored, 0))
 
         return jax.device_get(jax.jit(jax.grad(log_probs))(params))
 

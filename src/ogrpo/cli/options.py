@@ -206,7 +206,9 @@ def parse(options: Sequence[str], *, program: str, preset: str) -> TrainConfig:
         check_never(differences(as_json(resumed), as_json(config)))
     else:
         if config.resume or config.resume_from is not None:
-            raise ValueError("a run goes on by what is typed: give --run-dir DIR with --resume")
+            raise ValueError(
+                "--resume needs the --run-dir of the run, both typed and not in a file"
+            )
         check_preset(config)
     return config
 
