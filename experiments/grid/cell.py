@@ -19,7 +19,7 @@ TRAIN = "experiments.grid.train:train_cell"
 ADDED: Mapping[str, Any] = {
     **dict.fromkeys(("TrainConfig.push_to_hub", "WarmStart.seed", "Schedule.draw")),
     "Evaluation.batch": None,
-    **dict.fromkeys(("Override.bonus", "Override.whiten", "Override.baseline_by")),
+    **dict.fromkeys(("Override.bonus", "Override.whiten")),
     **dict.fromkeys(("Knobs.cov_low", "Knobs.cov_high", "Knobs.k3_limit", "Knobs.top_share")),
     "Knobs.entropy_coef": None,
     "TrainConfig.logs": Logs(),

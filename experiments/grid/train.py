@@ -142,7 +142,7 @@ def _without_method(config: TrainConfig) -> TrainConfig:
     return replace(
         _without_numbers(config),
         algorithm="off_policy_grpo",
-        override=type(config.override)(baseline_by=config.override.baseline_by),
+        override=type(config.override)(),
         trust_region=type(config.trust_region)(),
         knobs=Knobs(),
         optimizer=Optimizer(),

@@ -191,7 +191,6 @@ ELSEWHERE = {
     "test_comparisons_get_the_time_that_is_asked_for": "reward.seconds",
     "test_a_reward_that_overruns_is_ended_in_time": "reward.call_seconds",
     "test_training_is_flipped_and_evaluation_is_not": "reward.flip",
-    "test_each_kind_is_held_against_its_own_rewards_before": "override.baseline_by",
     "test_a_running_baseline_is_the_mean_reward_of_the_steps_before": "override.baseline_rate",
     "test_a_reward_gets_the_memory_that_is_asked_for": "reward.memory_gib",
     "test_another_task_is_evaluated_on_from_its_files": "evaluation.path",

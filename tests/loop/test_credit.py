@@ -1,7 +1,6 @@
 """Credit that needs no siblings, or differs between tokens, or is PPO's, through the trainer."""
 
 from contextlib import closing
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import pytest
 from ogrpo.batch import VALUE_HEAD, tokens_only
 from ogrpo.config.train import Certification, Data, Replay, Rollout
 from ogrpo.config.update import Optimizer, Override
-from ogrpo.core.advantages import RunningMean
 from ogrpo.learner.update import gradient_of_update, weigh
 from ogrpo.setup.build import find_devices, make_recipe
 from ogrpo.setup.prepare import prepare
@@ -25,12 +23,12 @@ RUNNING = Override(advantage="running_baseline", baseline_rate=0.5)
 
 
 @pytest.fixture(scope="module")
-def by_kind():
-    """One completion a prompt, held against those before of equal answers; larger draws."""
+def alone():
+    """One completion a prompt, held against those before; larger draws."""
     return Run(
         algorithm="reinforce",
         rollout=Rollout(group_size=1),
-        override=replace(RUNNING, baseline_by="answer"),
+        override=RUNNING,
         schedule=schedule(steps=4, draw=6, replay=2, evaluate_every=2),
         replay=Replay(groups=12, sampler="uniform"),
         optimizer=Optimizer(learning_rate=0.01, warmup=0),
@@ -38,47 +36,19 @@ def by_kind():
     )
 
 
-def test_a_running_baseline_is_the_mean_reward_of_the_steps_before(by_kind):
-    run = by_kind.like(override=RUNNING)
-    run.parts = replace(run.parts, method=replace(run.parts.method, kinds=None))
+def test_a_running_baseline_is_the_mean_reward_of_the_steps_before(alone):
     seen, total, weight = [], 0.0, 0.0
-    for _, after, record in run.steps(4):
+    for _, after, record in alone.steps(4):
         seen.append(record["reward"])
         total, weight = total / 2 + record["reward"] / 2, weight / 2 + 0.5
         np.testing.assert_allclose(after.baseline, (total / weight, weight), rtol=1e-6)
     assert len(set(seen)) > 1
 
 
-def test_each_kind_is_held_against_its_own_rewards_before(by_kind):
-    kinds, means = by_kind.parts.method.kinds, {}
-    assert kinds == [x.columns["answer"] for x in by_kind.prepared.task.train]
-    for _, after, _ in by_kind.steps(4):
-        held = after.buffer.sample(len(after.buffer), seed=0)
-        new = [n for n, v in enumerate(held.columns.policy_versions.ravel()) if v == after.step - 1]
-        seen = {}
-        for n in new:
-            seen.setdefault(kinds[held.problems[n]], []).append(held.columns.rewards[n, 0])
-        for kind, rewards in seen.items():
-            total, weight = means.get(kind, (0.0, 0.0))
-            means[kind] = total / 2 + np.mean(rewards) / 2, weight / 2 + 0.5
-        assert after.baselines.keys() == means.keys()
-        for kind, (total, weight) in means.items():
-            np.testing.assert_allclose(after.baselines[kind], (total / weight, weight), rtol=1e-6)
-
-
-def test_an_update_subtracts_the_mean_of_the_kind(by_kind):
-    rewards = []
-    for shift in (0.0, 5.0):
-        means = {kind: RunningMean(shift, 1.0) for kind in by_kind.parts.method.kinds}
-        state = replace(by_kind.like().start(), baselines=means)
-        rewards.append(by_kind.batch(state)[1].rewards)
-    np.testing.assert_allclose(rewards[0] - rewards[1], 5.0)
-
-
-def test_a_run_with_means_of_kinds_resumes_to_the_same_numbers(by_kind, tmp_path):
-    whole = by_kind.like(tmp_path / "whole").turns()
-    again, state = by_kind.resumed(tmp_path / "stopped", 2)
-    assert len(state.baselines) > 1
+def test_a_run_with_a_running_mean_resumes_to_the_same_numbers(alone, tmp_path):
+    whole = alone.like(tmp_path / "whole").turns()
+    again, state = alone.resumed(tmp_path / "stopped", 2)
+    assert state.baseline.weight > 0
     turns = again.turns(state)
     assert [untimed(r) for _, r in turns] == [untimed(r) for _, r in whole[3:]]
     assert equal(turns[-1][0].train.params, whole[-1][0].train.params)

@@ -206,11 +206,6 @@ FITS: Table = (
         " --rollout.keep-sampling-mask",
     ),
     (
-        "logs.path",
-        lambda c: c.override.baseline_by is None,
-        "whose prompts have no column {c.override.baseline_by}: leave out --override.baseline-by",
-    ),
-    (
         "replay.groups",
         lambda c: c.replay.groups is None or c.replay.groups >= c.schedule.draw_size,
         "but batches of {c.schedule.draw_size} groups are drawn: hold at least as many",

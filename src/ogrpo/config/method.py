@@ -248,7 +248,7 @@ FITS: Table = (
         "but the KL term has the weight 0: give --knobs.beta",
     ),
     (
-        "override.baseline-rate override.baseline-by",
+        "override.baseline-rate",
         lambda m: BASELINE in m.knobs,
         INERT + "give --override.advantage running_baseline",
     ),

@@ -63,9 +63,6 @@ class Override:
     lowers the reward of long completions first: with dapo, all of arXiv:2503.14476."""
     baseline_rate: PositiveShare = 0.1
     """With advantage running_baseline: the share of a step's mean reward in the running mean."""
-    baseline_by: str | None = None
-    """With advantage running_baseline: a column of the task, such as the kind of a problem; each of
-    its values has a running mean by itself."""
     reduction: Literal["token", "sequence", "sequence_sum", "fixed_length", "group"] | None = None
     """How losses of tokens become one number (docs/algebra.md, ogrpo.core.aggregate)."""
     center: Literal["unit", "exact"] | None = None

@@ -25,7 +25,7 @@ import numpy as np
 
 from ogrpo.batch import Batch
 from ogrpo.config.schedule import ReuseLimits
-from ogrpo.core.advantages import NOTHING_SEEN, running_mean
+from ogrpo.core.advantages import running_mean
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.learner.state import Hypers
@@ -153,11 +153,6 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> tuple[Batch[jax.Array],
     """
     learner, method, sampling = parts.learner, parts.method, parts.collection.sampling
     padded = draw.batch(parts.prompts.length, sampling.max_tokens)
-    if method.kinds is not None:  # the update's own baseline is 0: r - b_kind - 0
-        kinds = [method.kinds[int(n)] for n in draw.problems]
-        means = [state.baselines.get(kind, NOTHING_SEEN).mean for kind in kinds]
-        rewards = padded.rewards - np.array(means, np.float32)[:, None]
-        padded = padded._replace(rewards=rewards)
     if method.judge_steps is not None:
         padded = method.judge_steps(padded, draw.problems)
     made = make_batch(padded, learner.packer, for_update=True)
@@ -265,23 +260,8 @@ def after_updates(
     """
     rate, limits = parts.method.baseline_rate, parts.limits.reuse
     if fresh is not None and rate is not None:
-        if parts.method.kinds is None:
-            reward = float(fresh.judged_rewards.mean(dtype=np.float64))
-            state = replace(state, baseline=running_mean(state.baseline, reward, rate=rate))
-        else:
-            rewards: dict[str, list[float]] = {}
-            for experience in fresh.experiences:
-                judged = experience.rewards[~np.isnan(experience.rewards)]
-                kind = parts.method.kinds[experience.problem]
-                rewards.setdefault(kind, []).extend(judged.tolist())
-            means = {
-                kind: running_mean(
-                    state.baselines.get(kind, NOTHING_SEEN), float(np.mean(values)), rate=rate
-                )
-                for kind, values in rewards.items()
-                if values
-            }
-            state = replace(state, baselines={**state.baselines, **means})
+        reward = float(fresh.judged_rewards.mean(dtype=np.float64))
+        state = replace(state, baseline=running_mean(state.baseline, reward, rate=rate))
     if limits is not None and results:
         verdict = results[-1].verdict
         assert verdict is not None  # there are limits

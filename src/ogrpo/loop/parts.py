@@ -124,8 +124,6 @@ class MethodInputs:
     """`(update, clip scale, seed of the method's random numbers) -> hyper-parameters`."""
     baseline_rate: float | None
     """Share of a step's mean reward in the running mean; None where no method reads it."""
-    kinds: Sequence[str] | None
-    """Of each training problem, where each kind has a running mean by itself."""
     judge_steps: StepsFn | None
     """Adds the rewards of steps to a batch of these problems; None where the method reads none."""
     over_top: bool = False

@@ -77,8 +77,6 @@ class LoopState:
     """Gains of the server period's certificate so far, one value a completion."""
     baseline: RunningMean = NOTHING_SEEN
     """The mean reward of the steps before, where the method reads it."""
-    baselines: Mapping[str, RunningMean] = field(default_factory=dict)
-    """The same for each kind of problem, where kinds have means by themselves."""
     clip_scale: float = 1.0
     used_up: bool = False
     """Whether the last step's data were used up at their first draw."""
@@ -114,7 +112,7 @@ class LoopState:
 
 COUNTERS = (
     *("step", "server_version", "previous_version", "completions", "tokens", "uses"),
-    *("rollout_flops", "update_flops", "gaps", "clip_scale", "used_up", "baseline", "baselines"),
+    *("rollout_flops", "update_flops", "gaps", "clip_scale", "used_up", "baseline"),
     *("frozen_hash", "skipped", "skipped_in_a_row", "unevaluated"),
 )
 
@@ -153,8 +151,6 @@ def resume(
     counters = {name: progress[name] for name in COUNTERS}
     counters["gaps"] = tuple(counters["gaps"])
     counters["baseline"] = RunningMean(*counters["baseline"])
-    means = counters["baselines"]
-    counters["baselines"] = {kind: RunningMean(*mean) for kind, mean in means.items()}
     policies = {"reference": None, **arrays, "train": replace(arrays["train"], frozen=frozen)}
     return LoopState(
         **policies,

@@ -155,7 +155,6 @@ def make_parts(
         reads=recipe.reads,
         hypers_at=make_hypers_at(config),
         baseline_rate=config.override.baseline_rate if BASELINE in knobs(config) else None,
-        kinds=prepared.kinds,
         judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
         over_top=config.rollout.keep_sampling_mask,
     )

@@ -55,8 +55,6 @@ class Prepared:
     judge_heldout: GroupJudge
     judge_steps: StepsFn
     """Judges the lines of answers to problems that are made here."""
-    kinds: Sequence[str] | None
-    """The training examples' values of the column that `override.baseline-by` names."""
     decoder: DecoderConfig
     """The shape of a decoder that is made here."""
     lessons: Lessons | None
@@ -101,7 +99,7 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
     if lessons is None and config.imitates:
         lessons = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
-    length, few, column = config.longest_prompt, [], config.override.baseline_by
+    length, few = config.longest_prompt, []
     fitting = Prompts(train.prompts, heldout.prompts, length)
     logged = None
     if config.logs.path is not None:  # its rows of any held-out prompt stay out, of those cut, too
@@ -120,7 +118,6 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         judge=judges[0],
         judge_heldout=judges[1],
         judge_steps=partial(judge_steps, train.examples, tokenizer.decode),
-        kinds=None if column is None else kinds_of(train.examples, column),
         decoder=loaded.shape_fn(tokenizer.padded_vocab_size(16)),
         lessons=lessons,
         left_out=[
@@ -154,21 +151,6 @@ def _fitting(
             f" has {min(map(len, prompts))}: raise --data.prompt-length"
         )
     return Encoded([ids for ids, _ in fitting], [x for _, x in fitting], lost)
-
-
-def kinds_of(examples: Sequence[Example], column: str) -> list[str]:
-    """Returns each example's value of a column as a text.
-
-    Raises:
-      ValueError: an example has none; names those that it has.
-    """
-    for example in examples:
-        require(
-            example.columns.get(column) is not None,
-            f"override.baseline-by is {column!r}, which an example lacks ({example.source}); its"
-            f" columns are {', '.join(sorted(example.columns))}",
-        )
-    return [str(example.columns[column]) for example in examples]
 
 
 def make_tokenizer(config: TrainConfig, task: Task) -> TextTokenizer:

@@ -12,7 +12,7 @@ from experiments.grid.cell import Cell, Watch
 from experiments.grid.train import Bench, TrainingRun, program_of, row_of, train_cell
 from experiments.real.measure import TEMPERATURES, TRAINED, UNTOUCHED, trained, untouched
 from ogrpo.config.train import Replay, TrainConfig, WarmStart
-from ogrpo.config.update import Knobs, Override
+from ogrpo.config.update import Knobs
 from ogrpo.report.run_dir import RunDir
 from ogrpo.setup.find_task import MADE_RATE
 from tests.run.small_run import CONFIG, go
@@ -108,12 +108,9 @@ def test_what_a_cell_leaves_open_is_not_what_the_cell_before_had(tmp_path):
     def rated(rate):
         return replace(MADE, optimizer=replace(MADE.optimizer, learning_rate=rate))
 
-    override = Override(advantage="running_baseline", baseline_by="answer")
     with closing(Bench(tmp_path, Console(quiet=True))) as bench:
         assert bench.prepare(rated(0.5)).config.optimizer.learning_rate == 0.5
         assert bench.prepare(rated(None)).config.optimizer.learning_rate == MADE_RATE
-        assert bench.prepare(MADE).kinds is None
-        assert bench.prepare(replace(MADE, override=override)).kinds
 
 
 def test_seeds_that_share_a_warm_start_wait_for_one_another(tmp_path, monkeypatch):
