@@ -73,11 +73,12 @@ class ServerApi:
         self._headers = headers
         self._transport = transport
         self._seconds, self._short = timeout, min(timeout, SHORT_SECONDS)
+        self._clients: list[httpx.AsyncClient] = []
         self._idle = [self._client()]
 
     def _client(self) -> httpx.AsyncClient:
         # The environment's proxies are not for a private network.
-        return httpx.AsyncClient(
+        client = httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
             verify=_tls(),
@@ -86,10 +87,12 @@ class ServerApi:
             limits=httpx.Limits(keepalive_expiry=IDLE_SECONDS),
             timeout=httpx.Timeout(None, connect=min(self._seconds, CONNECT_SECONDS)),
         )
+        self._clients.append(client)
+        return client
 
     async def close(self) -> None:
-        """Closes the connections."""
-        await asyncio.gather(*(client.aclose() for client in self._idle))
+        """Closes the connections, those of requests that are still under way, too."""
+        await asyncio.gather(*(client.aclose() for client in self._clients))
 
     async def version(self) -> str:
         """Returns the version of vLLM."""
