@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, Pair, Verdict, compare_plain, is_plain
 from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, last_number, marker_answer
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse, text_fault
-from ogrpo.rewards.quantities import PAIR, THOUSANDS, parts, surely_wrong
+from ogrpo.rewards.quantities import parts, surely_wrong, without_thousands
 from ogrpo.rewards.text import (
     ascii_minus,
     is_choice,
@@ -162,8 +162,7 @@ def math_questions(answer: str, gold: str) -> list[Pair]:
 def math_gold(gold: str) -> str:
     """Return a gold answer as it is handed to math-verify."""
     gold = plain_writing(unwrapped(undelimited(upright_constants(gold))))
-    bare = THOUSANDS.sub("", gold) if "=" in gold else gold
-    return gold if "," in bare or PAIR.search(gold) else bare
+    return without_thousands(gold, gold) if "=" in gold else gold
 
 
 class VerdictMemory:

@@ -74,8 +74,8 @@ _QUANTITY = re.compile(
     re.S,
 )
 _DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
-THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
-PAIR = re.compile(r"(?:[(\[]|\\\{)[^)\]}]*,")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
+_PAIR = re.compile(r"(?:[(\[]|\\\{)[^)\]}]*,")
 _QUALIFIED = re.compile(
     r"(?<!\\)\b(?:or (?:fewer|less|more|greater|higher|lower|above|below)|at (?:least|most)"
     r"|(?:fewer|less|more|greater) than|and (?:an?|one|two|three) \w+"
@@ -175,6 +175,16 @@ def surely_wrong(answer: str, gold: str) -> bool:
     return letters != gold_letters and other_case
 
 
+def without_thousands(text: str, gold: str) -> str:
+    """Return a text without the commas between thousands, where the gold has no other ones.
+
+    >>> without_thousands("x = 1,200", "1200"), without_thousands("(1,200)", "(1,200)")
+    ('x = 1200', '(1,200)')
+    """
+    others = _PAIR.search(gold) or "," in _THOUSANDS.sub("", gold)
+    return text if others else _THOUSANDS.sub("", text)
+
+
 def parts(answer: str, gold: str) -> list[str]:
     r"""Return what has to equal the gold's number, each part; the answer alone as a rule.
 
@@ -185,8 +195,8 @@ def parts(answer: str, gold: str) -> list[str]:
     >>> parts(r"500\text{ cm}", r"5\text{ m}")
     ['(500) \\cdot \\frac{1}{100}']
     """
-    if "=" in answer + gold and not PAIR.search(gold) and "," not in THOUSANDS.sub("", gold):
-        answer = THOUSANDS.sub("", answer)
+    if "=" in answer + gold:
+        answer = without_thousands(answer, gold)
     theirs, ratio = quantity(gold), Fraction(1)
     ours = quantity(answer, bare=theirs is not None or _is_number(gold))
     if ours and (theirs or _is_number(gold)):
@@ -201,7 +211,7 @@ def parts(answer: str, gold: str) -> list[str]:
     numbers = [side for side in sides if _is_number(side)]
     if ratio != 1:
         factor = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
-        whole = [THOUSANDS.sub("", side) for side in numbers or [answer]]  # (1,200) is a pair
+        whole = [_THOUSANDS.sub("", side) for side in numbers or [answer]]  # (1,200) is a pair
         return [rf"({number}) \cdot {factor}" for number in whole]
     return numbers if len(numbers) > 1 and "=" not in gold else [answer]
 

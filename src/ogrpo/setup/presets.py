@@ -305,5 +305,5 @@ def make_preset(name: Any, *, on_files: bool = False) -> TrainConfig:
     """
     if not isinstance(name, str) or name not in PRESETS:
         hint = nearest(str(name), PRESETS)
-        raise ValueError(f"there is no preset {name!r}.{hint} Presets: {', '.join(PRESETS)}")
+        raise ValueError(f"there is no preset {name!r:.60}.{hint} Presets: {', '.join(PRESETS)}")
     return replace((ON_FILES if on_files else {}).get(name, PRESETS[name])(), preset=name)

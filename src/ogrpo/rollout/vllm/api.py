@@ -45,6 +45,8 @@ CONNECT_SECONDS, SHORT_SECONDS, HEALTH_SECONDS = 5.0, 20.0, 5.0
 """Seconds at most to connect, for an answer that takes no sampling, and for /health."""
 IDLE_SECONDS = 2.0
 """Seconds after which a connection is not used again: vLLM closes it at 5 s, perhaps just then."""
+UNREACHED = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
+"""What ends a request without an answer; the last two are of a redirection that cannot be read."""
 NOT_IMPLEMENTED = 501
 """The status of what a server will never answer; any other of 500 and above may pass."""
 
@@ -214,7 +216,7 @@ class ServerApi:
         except TimeoutError as error:
             late = f"{self.url}{path} did not answer in full within {seconds:g} s"
             raise Unavailable(late) from error
-        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # of a redirection
+        except UNREACHED as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self.url}{path}: {what}") from error
         finally:
@@ -257,7 +259,7 @@ def ask_health(url: str) -> str | None:
     """
     try:
         reply = _health(url)
-    except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
+    except UNREACHED as error:
         cause: BaseException | None = error
         while cause is not None:  # another attempt would not change these
             if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
@@ -300,7 +302,7 @@ def _remedy(url: str, reply: httpx.Response) -> str:
     try:
         if parts.path and _health(root).is_success:
             return f"the server is at {root}: give that address"
-    except (httpx.RequestError, httpx.InvalidURL, UnicodeError):
+    except UNREACHED:
         pass
     return (
         "something else than vLLM answers there; give the address below which a server has"
