@@ -198,9 +198,6 @@ def live(
     """Starts the run's processes and waits for their end, which the plan may bring about.
 
     Args:
-        case: the run.
-        options: of each process.
-        plan: where it is killed.
         whole: an undisturbed life, which the plan's shares are of.
     """
     case.folder.mkdir(exist_ok=True)

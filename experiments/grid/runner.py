@@ -39,7 +39,6 @@ def run_grid(
       jobs: processes; of a cluster None is one for each of its threads.
       quick: whether few seeds will do.
       header: what is kept with the rows.
-      console: where progress is shown.
       cluster: the address of a Dask scheduler whose workers measure, if not this machine.
 
     Raises:

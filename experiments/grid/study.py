@@ -263,7 +263,6 @@ class Crossing(NamedTuple):
         """Returns where methods end at each value, the whole table, and curves at each value.
 
         Args:
-          rows: of the study.
           columns: of the whole table, after method and setting.
           heads: heading of each value.
           signals: that curves are drawn of.

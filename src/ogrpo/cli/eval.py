@@ -185,12 +185,6 @@ def collect_answers(
     """Takes answers as they are judged, shows the progress, and writes them to `config.output`.
 
     Whatever ends it, the answers judged before are in the file.
-
-    Args:
-      chunks: what `sample_and_judge` yields.
-      config: `output` says where to.
-      total: answers to come.
-      console: the progress bar's.
     """
     answers: list[AnswerRecord] = []
     columns = (TextColumn("answers"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -224,11 +218,8 @@ def show(
     """Sums up answers, shows the table, and writes the metrics beside the answers if they are kept.
 
     Args:
-      answers: of one evaluation.
       config: `ks`, `by` and `output`.
-      title: the table's.
       settings: what was evaluated and how; written with the metrics, JSON-able.
-      console: where the table goes.
       answers_of: by a reward's name, text -> the answer in it, for maj@k.
     """
     metrics = summary(answers, ks=config.ks or None, by=config.by, answers_of=answers_of)

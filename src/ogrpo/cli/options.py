@@ -114,8 +114,6 @@ def parse_config(
     """Returns the config of the options; tyro answers unknown ones with the nearest names.
 
     Args:
-      options: as they were typed.
-      program: what the command is called.
       base: the config that they change, from the options and the values of `--config`.
       title: the first line of the help.
       more: the last paragraphs of its description.

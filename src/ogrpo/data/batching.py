@@ -20,8 +20,6 @@ def pad_groups(
 
     Args:
         groups: `N` of them, of `G` completions each.
-        prompt_length: `P`.
-        completion_length: `T`.
         rewards: float32 `[N, G]`.
 
     Raises:

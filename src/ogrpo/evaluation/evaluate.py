@@ -44,9 +44,7 @@ def sample_and_judge(
 
     Args:
         engine: called from threads of this function's, from `concurrent` at once.
-        examples: the problems.
         encode: an example -> its prompt's token ids, int32 `[P]`.
-        decode: token ids -> text.
         sampling: `group_size` is the number of samples of each problem.
         score: the rewards (`RewardPool.score`), called with the answers of one problem.
         seed: of the draws.

@@ -43,7 +43,6 @@ def summary(
     computed (of one problem's mean) is None.
 
     Args:
-        answers: of one evaluation.
         ks: the k of Pass@k and maj@k; by default the powers of two up to the number of samples n,
             and n.
         by: the reward that says right (1) or wrong (0); by default the only one that is 0 or 1.

@@ -120,8 +120,6 @@ def make_layout(
     Args:
       axes: the parameters' tree with an `Axes` for each array.
       params: the parameters, or their shapes.
-      optimizer: what the state is for.
-      mesh: from `make_mesh`.
       frozen_axes: those of `TrainState.frozen`.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())

@@ -40,7 +40,6 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
     """Packs a batch; packed groups come in the order of their parts.
 
     Args:
-        batch: padded groups.
         packer: None leaves the batch padded.
         for_update: whether groups that carry no loss may be left out.
     """

@@ -170,9 +170,7 @@ def certify_period(
     settled or the budget is used up.
 
     Args:
-      state: after the step's updates.
       groups: the step's fresh batch; None where there is none.
-      parts: of the run.
       collector: its engine draws the completions that are for this alone.
       ends: whether new weights are due before the next step.
     """
@@ -244,8 +242,6 @@ def _gains_of(
       groups: completions and their rewards.
       version: that drew them; other completions are passed over. The step's own is the new one.
       params: of the other side, scored here; the sampler's log-probs are `version`'s.
-      state: after the step's updates.
-      parts: of the run.
       share: of draws of the new weights.
 
     Returns:

@@ -35,11 +35,9 @@ class GroupJudge:
     each kind is logged.
 
     Args:
-      pool: the task's rewards; an attribute.
       examples: by the number of their prompt.
       decode: token ids -> the text that rewards read.
       flip: chance that the reward of a training completion is flipped.
-      success: the reward that the task marks as saying right or wrong.
     """
 
     def __init__(
@@ -203,7 +201,6 @@ def judge_steps(
 
     Args:
       examples: by the number of their problem, with worked solutions.
-      decode: token ids -> text.
       batch: its groups are of `problems`.
     """
     rewards = np.zeros(batch.completion_ids.shape, np.float32)

@@ -104,7 +104,6 @@ def run_updates(
     Args:
       state: its buffer has the step's fresh groups.
       fresh: these groups; None where none were collected.
-      parts: of the run.
       examine: whether the first draw is looked into: its gradient's variance and its tokens.
 
     Returns:
@@ -184,10 +183,7 @@ def update(
     One that is skipped is the last: the others would meet the same weights and the same batch.
 
     Args:
-      state: before them.
-      batch: as `score` makes it.
       made: the same on the host.
-      parts: of the run.
       number: of the step's draws before this one.
       examine: whether the variance of the gradient is measured, and tokens are kept.
     """

@@ -128,7 +128,6 @@ def first_arrays(
     """Returns a checkpoint's arrays before step 0, or their shapes.
 
     Args:
-      train: the train state.
       reads: the policies whose log-probs the run reads.
       policy: all but the trainer's; by default a copy of it.
     """
@@ -143,9 +142,6 @@ def resume(
     """Returns the state that a checkpoint describes.
 
     Args:
-      arrays: the checkpoint's.
-      progress: its counters.
-      parts: of the run.
       frozen: the parameters that no checkpoint holds; `check_frozen` compares them.
     """
     counters = {name: progress[name] for name in COUNTERS}

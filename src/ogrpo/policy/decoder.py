@@ -261,8 +261,6 @@ def init_params(config: DecoderConfig, key: jax.Array, dtype: DTypeLike = jnp.fl
     """Returns random parameters: projections and embeddings from N(0, 0.02^2), biases 0, norms 1.
 
     Args:
-      config: the decoder's shape.
-      key: a `jax.random.key`.
       dtype: of every parameter, and so of the computation.
 
     Returns:

@@ -100,9 +100,6 @@ def load_pretrained(
         `model.safetensors.index.json`.
       dtype: of the parameters, and so of the computation; tensors are converted to it.
 
-    Returns:
-      The model's shape and its parameters.
-
     Raises:
       ValueError: a file is missing or unreadable; the architecture is not supported; a tensor is
         missing, unknown, of another shape or of a quantised dtype, or not finite (each one is
@@ -153,8 +150,6 @@ def save_pretrained(
 
     Args:
       folder: created if it does not exist.
-      config: the model's shape.
-      params: its parameters.
       extra_fields: further fields of `config.json`, such as `eos_token_id`.
 
     Raises:

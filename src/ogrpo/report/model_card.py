@@ -34,11 +34,6 @@ def write_card(folder: Path, data: CardData, records: Sequence[Record]) -> None:
 
     Its front matter names a licence only where that of the weights beneath is known.
 
-    Args:
-      folder: holds the weights.
-      data: what the run was.
-      records: its lines of metrics.jsonl.
-
     Raises:
       OSError: the folder cannot be written.
     """

@@ -112,8 +112,6 @@ def display(
     long that took.
 
     Args:
-      console: where it is shown.
-      steps: of the run.
       step: the last that was taken.
       compiled: returns the seconds of compiling so far.
     """

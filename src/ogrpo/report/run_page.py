@@ -195,8 +195,6 @@ def counted(
     """Returns label and figure of everything that was left out, cut off or made up for.
 
     Args:
-      config: the run's, as JSON.
-      records: of the run's steps.
       left_out: what was not trained or evaluated on, and how often.
       outcomes: how answers came out since the run began, by what they are answers to.
     """

@@ -78,8 +78,6 @@ def tracking(
 
     Args:
       names: of `TRACKERS`.
-      folder: the run's.
-      config: as it stands in config.json.
       warn: is told once of each tracker that fails while the run goes on.
 
     Raises:

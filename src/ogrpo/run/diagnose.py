@@ -44,12 +44,6 @@ Turns = Iterator[tuple[LoopState, Record]]
 def dumping(turns: Turns, run: Path, config: dict[str, Any], decoder: DecoderConfig) -> Turns:
     """Yields the turns of a loop; where it diverges, dumps the updates that it skipped in a row.
 
-    Args:
-      turns: of `train`.
-      run: the run's folder.
-      config: the run's, as JSON.
-      decoder: the policy's shape.
-
     Raises:
       DivergedError: the loop's own, with the command that reads the dump.
     """
@@ -193,12 +187,7 @@ class Stage(NamedTuple):
 
 
 def stages(findings: Findings, leaves: Sequence[str]) -> list[Stage]:
-    """Returns the stages of an update in the order in which they are computed.
-
-    Args:
-      findings: of the update, on the host.
-      leaves: the names of the trained parameters.
-    """
+    """Returns the stages of an update in the order in which they are computed."""
     batch, mask = findings.batch, np.asarray(findings.mask)
     ids, drawn = np.asarray(batch.completion_ids), np.asarray(batch.completion_mask)
     all_stages = [

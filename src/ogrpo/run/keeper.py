@@ -27,14 +27,7 @@ PATIENCE = 60.0
 
 
 class Keeper:
-    """Keeps the newest whole state of a run.
-
-    Args:
-      session: the run.
-      checkpoints: where states go.
-      metrics: where records go.
-      state: the first.
-    """
+    """Keeps the newest whole state of a run."""
 
     def __init__(
         self, session: Session, checkpoints: Checkpoints, metrics: MetricsWriter, state: LoopState

@@ -84,7 +84,6 @@ def run_steps(
     A caller that closes it before its end leaves a run that can be resumed, without a report.
 
     Args:
-      config: of the run.
       console: shows its lines.
       command: goes on with the run once it was stopped.
       task: in place of the one that the config names.
@@ -230,7 +229,6 @@ def train_to_end(
     """Runs the loop, leaving a metrics record a step and a checkpoint now and then.
 
     Args:
-      session: the run.
       params: the policy before the first step.
       before: its answers to some held-out prompts.
 

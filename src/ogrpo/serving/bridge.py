@@ -143,7 +143,6 @@ def embedded_model(
 
     Args:
         folder: config.json and safetensors.
-        dtype: of the parameters.
         eos_id: the token that ends a completion.
         batch_size: prompts that are computed at once.
         max_length: longest prompt plus completion; by default the model's positions.

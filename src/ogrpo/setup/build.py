@@ -82,8 +82,6 @@ def make_parts(
 
     Args:
       config: settled, as `prepared.config` is.
-      prepared: the task.
-      decoder: the policy's shape.
       engine: samples, and evaluates unless `evaluation.engine` says otherwise; default: embedded.
       devices: `find_devices(config, decoder)`, where they were made before.
       experience: the folder of the replay buffer. Without it the buffer is in memory alone, and a
@@ -267,7 +265,6 @@ def make_buffer(
     Args:
       config: of the run. Without `replay.groups` the buffer holds what a step collects or draws, or
         all of the warm-up; with a log, all that comes.
-      vocab_size: of the policy.
       folder: of the run's experience; None keeps it in memory alone.
       state: a checkpoint's description of the buffer.
     """

@@ -83,7 +83,6 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
     """Returns the decoder as the update sees it.
 
     Args:
-      decoder: the policy's shape.
       together: parts of packed batches that are computed at a time.
       functions: as `completion_log_probs_and_entropy` has them.
     """
@@ -107,8 +106,6 @@ def make_devices(
 
     Args:
       config: brings mesh, kernels, adapters and precision.
-      decoder: the policy's shape.
-      optimizer: of the trained parameters.
       region: the trust region's state before the first update; () where it has none.
     """
     if on_one_device(config):
@@ -277,10 +274,7 @@ def in_compute_dtype(config: TrainConfig, policy_fn: PolicyFn) -> PolicyFn:
 def memory_lines(config: TrainConfig, state: TrainState, devices: Devices) -> list[str]:
     """Returns bytes of parameters and optimizer on each device, and what could not be cut.
 
-    Args:
-      config: of the run.
-      state: or its shapes.
-      devices: of the run.
+    Shapes do for the state.
     """
     lora, mesh, lines = config.lora, config.mesh, []
     if lora.rank is not None:

@@ -61,7 +61,6 @@ def find_task(config: TrainConfig, task: Task | None = None) -> LoadedTask:
     """Reads the task that is trained on, and the one that is evaluated on where that is another.
 
     Args:
-      config: names the tasks.
       task: in place of the one that `config.task` names.
 
     Raises:
@@ -112,7 +111,6 @@ def file_task(config: TrainConfig, path: str, **options: Any) -> Task:
 
     Args:
       config: names the column of prompts and the rewards.
-      path: of the file.
       **options: further ones of `Task.from_file`.
     """
     prompt, rewards = config.data.prompt_column, rewards_of(config)
@@ -175,8 +173,6 @@ def official_task(config: TrainConfig, name: str, path: str | None, **options: A
 
     Args:
       config: brings the prompt and the rewards.
-      name: of the task.
-      path: where its files are.
       **options: of the readers, each of which takes some of them; None is left out.
     """
     rewards = rewards_of(config) if config.rewards else None
@@ -396,7 +392,6 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
     """Holds options of data, model, rewards and evaluation to what they have to act on.
 
     Args:
-      config: of the run.
       task: in place of the one that the config names.
 
     Raises:

@@ -256,12 +256,9 @@ def _imitate_from(
     """Imitates from loaded weights on: packed, validated, from its last checkpoint if it has one.
 
     Args:
-      config: of the run.
-      decoder: the weights' shape.
       start: the weights, whose buffers are taken.
       demonstrations: padded; the first are held out.
       steps_folder: where checkpoints lie until the result is cached.
-      console: where losses are shown.
     """
     warm, count = config.warm_start, len(demonstrations.prompt_ids)
     require(count > 1, f"there are {count} worked solutions: imitation needs at least 2")

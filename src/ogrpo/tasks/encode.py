@@ -26,7 +26,6 @@ def encode_example(
     """Render an example's prompt, text or messages, and return its int32 token ids.
 
     Args:
-        example: the example.
         tokenizer: brings the chat template, its own system prompt and template options.
         system: an opening system turn in place of the tokenizer's.
         chat_variables: of the chat template (`enable_thinking=False`).

@@ -288,7 +288,6 @@ def cut(examples: Sequence[Example], amount: float | int | None) -> SplitExample
     random sample. A prompt that comes again is held out once; the others of it leave training.
 
     Args:
-        examples: all of them.
         amount: a share in (0, 1), or a number of distinct prompts; None: a tenth, at most 512.
 
     Raises:

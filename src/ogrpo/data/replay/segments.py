@@ -105,7 +105,6 @@ class Journal:
         """Returns a segment's groups.
 
         Args:
-            segment: one of those listed.
             digests: of a state's files, by name. Without a state, a file is believed if it holds
                 the groups of its name.
 
