@@ -304,10 +304,6 @@ def _split(tree: Any, parts: int) -> Any:
     return jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), tree)
 
 
-def _join(tree: Any) -> Any:
-    return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
-
-
 def gradient(
     params: Params,
     weighed: Weighed,
@@ -346,7 +342,9 @@ def gradient(
     start = jax.tree.map(jnp.zeros_like, params)
     grads, each = jax.lax.scan(accumulate, start, _split(weighed, parts))
     total = jax.tree.map(jnp.sum, each.total)
-    output, computed = _join(each.output), _join(each.computed)
+    output, computed = jax.tree.map(
+        lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), (each.output, each.computed)
+    )
     return grads, Evidence(total=total, output=output, computed=computed)
 
 
