@@ -17,19 +17,7 @@ from pathlib import Path
 import jax
 import tyro
 
-from benchmarks.side_by_side.harness import (
-    HERE,
-    Columns,
-    Common,
-    Figures,
-    Report,
-    Runs,
-    Worker,
-    made,
-    measure_shapes,
-    parse,
-    python_with,
-)
+from benchmarks.side_by_side import harness
 from ogrpo.data.tokenizer import word_level
 from ogrpo.policy import DecoderConfig, Params, init_params, save_pretrained
 from ogrpo.policy.config import SHAPES as DECODERS
@@ -40,7 +28,7 @@ from ogrpo.tasks import arithmetic
 TRANSFORMERS = ("torch==2.13.0", "transformers==5.23.0")
 # The environment of the tests against real servers (tests/server/run.sh), which is shared.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogrpo"
-VLLM = HERE.parents[1] / "tests" / "server" / "requirements.txt"
+VLLM = harness.HERE.parents[1] / "tests" / "server" / "requirements.txt"
 ENGINES = ("ogrpo", "ogrpo-plain", "transformers", "vllm")
 EOS = 1
 LOUDER = 8
@@ -90,7 +78,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
+class Options(harness.Common):
     """Draws the same batches by each engine in turn, round after round."""
 
     shapes: tuple[str, ...] = ("tiny", "0.5b", "0.5b-bfloat16")
@@ -110,24 +98,26 @@ class Options(Common):
 def main(options: Options) -> None:
     if unknown := sorted(set(options.engines) - set(ENGINES)):
         raise ValueError(f"there is no engine {unknown[0]!r}: choose {', '.join(ENGINES)}")
-    shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
+    shapes = {spec: harness.parse(spec, SHAPES)[1] for spec in options.shapes}
     pythons = {name: find_python(name, options.environments) for name in options.engines}
 
-    def measure(shape: Shape, folder: Path) -> Figures:
+    def measure(shape: Shape, folder: Path) -> harness.Figures:
         return {"runs": Bench(options, shape, pythons, folder).rounds()}
 
-    measure_shapes(options, shapes, measure, REPORT)
+    harness.measure_shapes(options, shapes, measure, REPORT)
 
 
 def find_python(engine: str, folder: Path) -> str:
     """Returns the interpreter of an engine; a peer's environment is made if it is not there."""
     if engine == "transformers":
-        return python_with(folder, engine, TRANSFORMERS)
+        return harness.python_with(folder, engine, TRANSFORMERS)
     if engine != "vllm":
         return sys.executable
     base = os.environ.get("OGRPO_VLLM_BASE", "python3.11")
     packages = ("--no-deps", "--require-hashes", "-r", str(VLLM))
-    return made(folder, "vllm", hashlib.sha256(VLLM.read_bytes()).hexdigest(), base, packages)
+    return harness.made(
+        folder, "vllm", hashlib.sha256(VLLM.read_bytes()).hexdigest(), base, packages
+    )
 
 
 class Bench:
@@ -143,9 +133,9 @@ class Bench:
         params = make_weights(shape, self.decoder, seed=0)
         save_pretrained(folder, self.decoder, params, extra_fields={"eos_token_id": EOS})
 
-    def rounds(self) -> Runs:
+    def rounds(self) -> harness.Runs:
         """The figures of each engine, a round at a time."""
-        runs: Runs = {name: [] for name in self.pythons}
+        runs: harness.Runs = {name: [] for name in self.pythons}
         with ExitStack() as stack:
             engines = {n: self.start(n, stack) for n in runs} if self.options.together else {}
             for turn in range(self.options.rounds):
@@ -153,7 +143,9 @@ class Bench:
                     of.append(self.measure(engines.get(name), name, seed=1000 * (turn + 1)))
         return runs
 
-    def measure(self, engine: tuple[Worker, Figures] | None, name: str, seed: int) -> Figures:
+    def measure(
+        self, engine: tuple[harness.Worker, harness.Figures] | None, name: str, seed: int
+    ) -> harness.Figures:
         with ExitStack() as stack:
             worker, versions = engine or self.start(name, stack)
             drawn = worker.ask(seconds=self.options.seconds, seed=seed, most=self.shape.tokens)
@@ -161,7 +153,7 @@ class Bench:
         print(f"{name}: {drawn['calls']} batches, {rate:,.0f} tokens/CPU-s", file=sys.stderr)
         return {**drawn, "versions": versions}
 
-    def start(self, name: str, stack: ExitStack) -> tuple[Worker, Figures]:
+    def start(self, name: str, stack: ExitStack) -> tuple[harness.Worker, harness.Figures]:
         """Returns a worker that is warm, and the versions of its packages."""
         system, _, plain = name.partition("-")
         job = {
@@ -172,7 +164,7 @@ class Bench:
         }
         threads = self.options.threads
         cpus = sorted(os.sched_getaffinity(0))[:threads]
-        worker = Worker(
+        worker = harness.Worker(
             f"sampler_{system}",
             self.pythons[name],
             job,
@@ -209,7 +201,7 @@ def make_weights(shape: Shape, config: DecoderConfig, seed: int) -> Params:
     return jax.tree.map(lambda leaf: leaf.astype(DTYPES[shape.dtype]), params)
 
 
-def agreement(part: Figures) -> list[str]:
+def agreement(part: harness.Figures) -> list[str]:
     """Returns how far each engine drew the first one's tokens, in the first batch of each round."""
     if not part["shape"]["greedy"]:
         return []
@@ -231,12 +223,12 @@ def shared(ours: list[int], theirs: list[int]) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
 
 
-COLUMNS: Columns = {
+COLUMNS: harness.Columns = {
     "tokens / CPU-s": lambda run: run["tokens"] / run["cpu"],
     "tokens / s": lambda run: run["tokens"] / run["wall"],
     "peak MiB": lambda run: run["peak"],
 }
-REPORT = Report(
+REPORT = harness.Report(
     title="The embedded sampler, side by side",
     note="Medians over rounds (least to greatest). CPU seconds are of all processes of an engine,"
     " user and system; the peak of resident memory is since its start.",
