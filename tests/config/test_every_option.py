@@ -23,45 +23,30 @@ from ogrpo.setup.prepare import prepare
 from tests.config.test_every_knob import KNOBS
 from tests.data.replay.make import experience
 from tests.learner import toy
-from tests.loop.walk import (
-    BASE,
-    CHAT,
-    DIFFERENCES,
-    EXTRA,
-    FILE,
-    KL,
-    STALE,
-    Setting,
-    annotated,
-    base_of,
-    differ,
-    ended,
-    replayed,
-    stages,
-)
+from tests.loop import walk
 from tests.run.rewards import ODD, VARIED
 from tests.run.small_run import make_parts_again
 
 PAIRS = {"rollout.group_size": 2}
 CUT = {"rollout.top_p": 0.5, "rollout.mismatch_limit": None}
 """A cut sampler is far from the policy of random weights."""
-ACTS: dict[str, tuple[Setting, Any]] = {
-    "algorithm": (STALE, "cispo"),
+ACTS: dict[str, tuple[walk.Setting, Any]] = {
+    "algorithm": (walk.STALE, "cispo"),
     "seed": ({}, 1),
-    "task": (FILE, DIFFERENCES),
+    "task": (walk.FILE, walk.DIFFERENCES),
     "rewards": ({}, (VARIED,)),
-    "data.prompt_column": (FILE, "asked"),
-    "data.solution_column": (FILE, "worked"),
-    "data.heldout": (FILE, "0.5"),
-    "data.prompt": (FILE, "How much is {question}"),
-    "data.system": ({**FILE, "task": CHAT}, "Be brief."),
+    "data.prompt_column": (walk.FILE, "asked"),
+    "data.solution_column": (walk.FILE, "worked"),
+    "data.heldout": (walk.FILE, "0.5"),
+    "data.prompt": (walk.FILE, "How much is {question}"),
+    "data.system": ({**walk.FILE, "task": walk.CHAT}, "Be brief."),
     "data.prompt_length": ({}, 20),
     "data.train": ({}, 40),
     "data.seed": ({}, 1),
     "data.limit": ({}, 5),
     "model.dtype": ({}, "bfloat16"),
     "model.compute_dtype": ({}, "bfloat16"),
-    "model.tokenizer_size": ({**FILE, "data.prompt_column": "asked"}, 260),
+    "model.tokenizer_size": ({**walk.FILE, "data.prompt_column": "asked"}, 260),
     "lora.rank": ({}, 2),
     "lora.alpha": ({"lora.rank": 2}, 8.0),
     "lora.targets": ({"lora.rank": 2}, "mlp"),
@@ -79,29 +64,29 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "rollout.min_p": ({}, 0.5),
     "rollout.top_k": ({}, 2),
     "rollout.top_p": ({}, 0.5),
-    "rollout.keep_sampling_mask": ({**STALE, **CUT}, True),
+    "rollout.keep_sampling_mask": ({**walk.STALE, **CUT}, True),
     "schedule.steps": ({}, 3),
     "schedule.warmup": ({}, 1),
     "schedule.draw": ({}, 2),
-    "replay.groups": ({**PAIRS, **EXTRA}, 4),
-    "replay.sampler": ({**PAIRS, **EXTRA, "replay.sampler": "fifo"}, "uniform"),
+    "replay.groups": ({**PAIRS, **walk.EXTRA}, 4),
+    "replay.sampler": ({**PAIRS, **walk.EXTRA, "replay.sampler": "fifo"}, "uniform"),
     "replay.refuse_zero_variance": (PAIRS, True),
     "replay.refuse_failures": (PAIRS, True),
-    "replay.max_uses": ({**PAIRS, **EXTRA}, 1),
-    "replay.half_life": ({**PAIRS, **EXTRA, "replay.sampler": "fresh"}, 0.05),
-    "reuse.adaptive": ({**EXTRA, **STALE}, True),
-    "reuse.limits.clip_step": ({**EXTRA, **STALE, "reuse.adaptive": True}, 1.0),
+    "replay.max_uses": ({**PAIRS, **walk.EXTRA}, 1),
+    "replay.half_life": ({**PAIRS, **walk.EXTRA, "replay.sampler": "fresh"}, 0.05),
+    "reuse.adaptive": ({**walk.EXTRA, **walk.STALE}, True),
+    "reuse.limits.clip_step": ({**walk.EXTRA, **walk.STALE, "reuse.adaptive": True}, 1.0),
     "override.advantage": ({}, "positive_part"),
     "override.reduction": ({}, "sequence_sum"),
-    "override.center": (STALE, "exact"),
-    "override.weight": (STALE, "truncated"),
-    "override.gate": (STALE, ("geometric",)),
+    "override.center": (walk.STALE, "exact"),
+    "override.weight": (walk.STALE, "truncated"),
+    "override.gate": (walk.STALE, ("geometric",)),
     "override.bonus": ({}, "entropy"),
     "override.whiten": ({}, "tokens"),
-    "override.kl": (KL, "importance_k3"),
-    "override.centering": (STALE, 2),
-    "override.mask_zero_variance": (KL, True),
-    "override.count_masked": ({**KL, "override.mask_zero_variance": True}, False),
+    "override.kl": (walk.KL, "importance_k3"),
+    "override.centering": (walk.STALE, 2),
+    "override.mask_zero_variance": (walk.KL, True),
+    "override.count_masked": ({**walk.KL, "override.mask_zero_variance": True}, False),
     "trust_region.kind": ({}, "penalty"),
     "trust_region.delta": ({"trust_region.kind": "mask"}, 10.0),
     "trust_region.rate": ({"trust_region.kind": "clip"}, 2.0),
@@ -114,7 +99,7 @@ ACTS: dict[str, tuple[Setting, Any]] = {
     "optimizer.weight_decay": ({}, 0.5),
     "optimizer.moments": ({}, "factored"),
     "optimizer.max_grad_norm": ({"optimizer.eps": 1.0}, 1e-3),
-    "evaluation.task": (FILE, DIFFERENCES),
+    "evaluation.task": (walk.FILE, walk.DIFFERENCES),
     "evaluation.split": ({}, "validation"),
     "evaluation.prompts": ({}, 5),
     "evaluation.temperature": ({}, 0.3),
@@ -130,7 +115,7 @@ OF_THE_METHOD = (
 )
 """Options that make another `Algorithm`."""
 
-SAME: tuple[Setting, ...] = (
+SAME: tuple[walk.Setting, ...] = (
     {
         "model.remat": "full",
         "kernels.attention": "blocked",
@@ -221,7 +206,7 @@ def test_every_option_has_its_place():
     same = {path for changes in SAME for path in changes}
     places = [set(ACTS), knobs, same, {*" ".join(ELSEWHERE.values()).split()}]
     assert sum(map(len, places)) == len(set.union(*places))
-    assert set.union(*places) == {path for path, _ in annotated(BASE)}
+    assert set.union(*places) == {path for path, _ in walk.annotated(walk.BASE)}
 
 
 def test_what_is_shown_elsewhere_is_tested_there():
@@ -298,26 +283,26 @@ def test_an_option_changes_the_numbers(path):
     """That no two methods have the same loss is what `tests/core` shows."""
     setting, value = ACTS[path]
     same = {"warm_start.cache": True, **setting}
-    one, other = base_of(same), base_of({**same, path: value})
+    one, other = walk.base_of(same), walk.base_of({**same, path: value})
     check(other)
     if path in OF_THE_METHOD:
         assert title(one) != title(other)
     elif look := look_of(path):
-        assert differ(look(one), look(other))
+        assert walk.differ(look(one), look(other))
     else:
-        with closing(stages(other)) as run:
-            assert any(map(differ, replayed(one), run))
+        with closing(walk.stages(other)) as run:
+            assert any(map(walk.differ, walk.replayed(one), run))
 
 
 @pytest.mark.slow
 def test_the_temperature_of_the_draws_is_that_of_the_update():
-    assert differ(updated(BASE), updated(base_of({"rollout.temperature": 0.5})))
+    assert walk.differ(updated(walk.BASE), updated(walk.base_of({"rollout.temperature": 0.5})))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", SAME)
 def test_what_only_shows_or_speeds_up_leaves_the_weights(changes):
     gentle = {"optimizer.learning_rate": 1e-3}
-    weights, others = (ended(base_of(x))[-1] for x in (gentle, {**gentle, **changes}))
+    weights, others = (walk.ended(walk.base_of(x))[-1] for x in (gentle, {**gentle, **changes}))
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)

@@ -10,17 +10,7 @@ from ogrpo.core.trust_region import adaptive_clip
 from ogrpo.learner.metrics import head_norm
 from ogrpo.learner.state import adam, hypers
 from ogrpo.learner.update import gradient, jit_step, join_frozen, weigh
-from tests.learner.toy import (
-    ADAM,
-    KNOBS,
-    REGION,
-    TOTALS,
-    make_batch,
-    make_params,
-    make_recipe,
-    make_state,
-    updated,
-)
+from tests.learner import toy
 
 
 def numpy_loss(table, batch, knobs, *, temperature=1.0, drop=True):
@@ -53,32 +43,32 @@ def numpy_loss(table, batch, knobs, *, temperature=1.0, drop=True):
 @pytest.mark.parametrize(("temperature", "drop"), [(1.0, True), (0.7, False)])
 def test_loss_is_that_of_a_formula_written_with_loops(temperature, drop):
     """Groups of equal rewards carry neither loss nor KL, or their KL."""
-    batch, table = make_batch(), np.asarray(make_params()["table"], np.float64)
-    expected = numpy_loss(table, batch, KNOBS, temperature=temperature, drop=drop)
-    _, metrics = updated(batch, hypers(0.1, temperature, KNOBS), mask_zero_variance=drop)
+    batch, table = toy.make_batch(), np.asarray(toy.make_params()["table"], np.float64)
+    expected = numpy_loss(table, batch, toy.KNOBS, temperature=temperature, drop=drop)
+    _, metrics = toy.updated(batch, hypers(0.1, temperature, toy.KNOBS), mask_zero_variance=drop)
     np.testing.assert_allclose(metrics["loss"], expected, rtol=2e-6)
 
 
 def test_gradient_step_descends_the_loss_written_with_loops():
-    batch, params = make_batch(), make_params()
+    batch, params = toy.make_batch(), toy.make_params()
     table, rate, step = np.asarray(params["table"], np.float64), 0.5, 1e-5
-    after, _ = updated(batch, hypers(rate, 1.0, KNOBS))
+    after, _ = toy.updated(batch, hypers(rate, 1.0, toy.KNOBS))
     moved = (table - np.asarray(after.params["table"], np.float64)) / rate
     for place in np.ndindex(table.shape):
         bump = np.zeros_like(table)
         bump[place] = step
-        up, down = (numpy_loss(table + s * bump, batch, KNOBS) for s in (1, -1))
+        up, down = (numpy_loss(table + s * bump, batch, toy.KNOBS) for s in (1, -1))
         np.testing.assert_allclose(moved[place], (up - down) / (2 * step), rtol=2e-3, atol=2e-6)
 
 
 # Each reduction, with numbers of microbatches and normalisers in turn.
 @pytest.mark.parametrize(
     ("total", "microbatches", "count_masked"),
-    [(total, (2, 4)[n // 2 % 2], bool(n % 2)) for n, total in enumerate(TOTALS)],
+    [(total, (2, 4)[n // 2 % 2], bool(n % 2)) for n, total in enumerate(toy.TOTALS)],
 )
 def test_microbatches_add_up_to_the_full_batch(total, microbatches, count_masked):
     (whole, whole_metrics), (cut, cut_metrics) = (
-        updated(reduction=TOTALS[total], microbatches=parts, count_masked=count_masked)
+        toy.updated(reduction=toy.TOTALS[total], microbatches=parts, count_masked=count_masked)
         for parts in (1, microbatches)
     )
     np.testing.assert_allclose(whole.params["table"], cut.params["table"], atol=1e-6)
@@ -87,21 +77,23 @@ def test_microbatches_add_up_to_the_full_batch(total, microbatches, count_masked
 
 
 def test_changing_a_hyper_parameter_does_not_recompile():
-    step, state = jit_step(ADAM, make_recipe()), make_state(ADAM)
+    step, state = jit_step(toy.ADAM, toy.make_recipe()), toy.make_state(toy.ADAM)
     update = join_frozen(step)
     for rate, temperature, eps in [(1e-3, 1.0, 0.2), (2e-3, 0.7, 0.3), (0.0, 1.1, 0.0)]:
-        hyper = hypers(rate, temperature, {**KNOBS, "eps_low": eps, "beta": eps})
-        state, _ = update(state, make_batch(), hyper)
+        hyper = hypers(rate, temperature, {**toy.KNOBS, "eps_low": eps, "beta": eps})
+        state, _ = update(state, toy.make_batch(), hyper)
     assert step._cache_size() == 1
     assert int(state.updates) == 3
 
 
 def test_adam_is_optax_adamw():
-    batch, hyper = make_batch(), hypers(0.01, 1.0, KNOBS)
+    batch, hyper = toy.make_batch(), hypers(0.01, 1.0, toy.KNOBS)
     ours = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.1, max_grad_norm=0.05)
-    state, _ = updated(batch, hyper, optimizer=ours)
-    params = make_params()
-    grads, evidence = gradient(params, weigh(batch, make_recipe(), hyper), hyper, make_recipe())
+    state, _ = toy.updated(batch, hyper, optimizer=ours)
+    params = toy.make_params()
+    grads, evidence = gradient(
+        params, weigh(batch, toy.make_recipe(), hyper), hyper, toy.make_recipe()
+    )
     grads = jax.tree.map(lambda g: g / evidence.total.count, grads)
     peer = optax.chain(
         optax.clip_by_global_norm(0.05),
@@ -114,8 +106,8 @@ def test_adam_is_optax_adamw():
 
 
 def test_metrics_say_how_far_the_data_is():
-    batch = make_batch()
-    output = make_recipe().policy_fn(make_params(), batch, jnp.float32(1.0))
+    batch = toy.make_batch()
+    output = toy.make_recipe().policy_fn(toy.make_params(), batch, jnp.float32(1.0))
     mask = np.asarray(batch.completion_mask)
     log_ratio = np.asarray(output.log_probs - batch.behavior_log_probs)[mask]
     ratio = np.exp(log_ratio)
@@ -125,7 +117,7 @@ def test_metrics_say_how_far_the_data_is():
         "ratio/max": ratio.max(),
         "entropy": np.asarray(output.entropy)[mask].mean(),
     }
-    _, metrics = updated(batch)
+    _, metrics = toy.updated(batch)
     assert {name: float(metrics[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
     assert metrics["clipped"] == metrics["clipped/low"] + metrics["clipped/high"] > 0
 
@@ -136,7 +128,7 @@ def test_metrics_say_how_far_the_data_is():
 def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
     total, count_masked
 ):
-    batch = make_batch(n=6)
+    batch = toy.make_batch(n=6)
     silent = jnp.asarray([True, False, True, False, True, True])
     rewards = jnp.where(silent[:, None], 1.0, jnp.asarray([0.0, 1.0, 1.0])[None])
     batch = batch._replace(rewards=rewards)
@@ -146,13 +138,13 @@ def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
 
     def policy_fn(params, part, temperature):
         broken = jnp.where(part.prompt_ids[:, -1] == 4, jnp.nan, 1.0)[:, None, None]
-        output = make_recipe().policy_fn(params, part, temperature)
+        output = toy.make_recipe().policy_fn(params, part, temperature)
         return output._replace(log_probs=output.log_probs * broken)
 
-    changes = {"reduction": TOTALS[total], "count_masked": count_masked}
-    whole, _ = updated(poisoned, **changes)
+    changes = {"reduction": toy.TOTALS[total], "count_masked": count_masked}
+    whole, _ = toy.updated(poisoned, **changes)
     skip = {"policy_fn": policy_fn, "microbatches": 3, "skip_zero_variance": True}
-    skipped, metrics = updated(poisoned, **changes, **skip)
+    skipped, metrics = toy.updated(poisoned, **changes, **skip)
     np.testing.assert_allclose(skipped.params["table"], whole.params["table"], atol=1e-6)
     assert all(np.isfinite(value) for value in metrics.values())
     np.testing.assert_allclose(metrics["zero_variance"], 4 / 6, rtol=1e-6)
@@ -160,20 +152,20 @@ def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_trust_region_is_measured_on_the_tokens_that_carry_loss(skip):
-    after, _ = updated(region_fn=REGION, microbatches=2, skip_zero_variance=skip)
-    whole, _ = updated(region_fn=REGION)
+    after, _ = toy.updated(region_fn=toy.REGION, microbatches=2, skip_zero_variance=skip)
+    whole, _ = toy.updated(region_fn=toy.REGION)
     np.testing.assert_allclose(after.region, whole.region, rtol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"microbatches": 1}, {"mask_zero_variance": False}])
 def test_skipping_what_cannot_be_skipped_is_refused(changes):
     with pytest.raises(ValueError, match="skip_zero_variance"):
-        updated(**{"microbatches": 2, "skip_zero_variance": True, **changes})
+        toy.updated(**{"microbatches": 2, "skip_zero_variance": True, **changes})
 
 
 def test_a_dual_variable_rises_while_the_policy_is_too_far_away():
-    plain, metrics = updated(mask_zero_variance=False)
-    after, penalised = updated(region_fn=REGION, mask_zero_variance=False)
+    plain, metrics = toy.updated(mask_zero_variance=False)
+    after, penalised = toy.updated(region_fn=toy.REGION, mask_zero_variance=False)
     expected = 0.25 + 0.5 * (float(metrics["kl/pi_mu"]) - 0.01)
     np.testing.assert_allclose(after.region, expected, rtol=1e-5)
     assert expected > 0.25
@@ -186,9 +178,9 @@ def test_the_trust_regions_clip_takes_the_place_of_the_given_one():
     region_fn = partial(
         adaptive_clip, target=0.0, rate=0.1, initial=0.05, smallest=0.01, largest=0.5
     )
-    after, _ = updated(region_fn=region_fn)
-    narrow = {**KNOBS, "eps_low": 0.05, "eps_high": 0.05}
-    expected, _ = updated(hyper=hypers(1.0, 1.0, narrow))
+    after, _ = toy.updated(region_fn=region_fn)
+    narrow = {**toy.KNOBS, "eps_low": 0.05, "eps_high": 0.05}
+    expected, _ = toy.updated(hyper=hypers(1.0, 1.0, narrow))
     np.testing.assert_allclose(after.params["table"], expected.params["table"], atol=1e-6)
     np.testing.assert_allclose(after.region, 0.05 * np.exp(-0.1), rtol=1e-6)
 

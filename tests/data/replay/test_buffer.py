@@ -15,15 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ogrpo.data.replay import (
-    BufferLimits,
-    Experience,
-    Layout,
-    ReplayBuffer,
-    TooFewGroups,
-    fifo,
-    pack,
-)
+from ogrpo.data import replay
 from tests.data.replay.make import (
     LAYOUT,
     SAMPLERS,
@@ -41,7 +33,7 @@ class Held:
     """One group of the list model."""
 
     id: int
-    experience: Experience
+    experience: replay.Experience
     uses: int = 0
 
     @property
@@ -71,7 +63,7 @@ class AgainstAList(RuleBasedStateMachine):
         refuse=st.booleans(),
     )
     def start(self, name, groups, staleness, uses, segment_groups, refuse):
-        self.limits = BufferLimits(groups=groups, staleness=staleness, uses=uses)
+        self.limits = replay.BufferLimits(groups=groups, staleness=staleness, uses=uses)
         self.sampler, self.refuse = SAMPLERS[name], refuse
         self.segment_groups = segment_groups
         self.folder = Path(tempfile.mkdtemp())
@@ -82,7 +74,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     def opened(self, state=None):
         options = {"segment_groups": self.segment_groups, "refuse_zero_variance": self.refuse}
-        return ReplayBuffer(
+        return replay.ReplayBuffer(
             LAYOUT, self.limits, self.sampler, folder=self.folder, state=state, **options
         )
 
@@ -145,7 +137,7 @@ class AgainstAList(RuleBasedStateMachine):
     def sample(self, count):
         self.seed += 1
         if len(self.held) < count:
-            with pytest.raises(TooFewGroups, match=f"{count} groups asked for"):
+            with pytest.raises(replay.TooFewGroups, match=f"{count} groups asked for"):
                 self.buffer.sample(count, seed=self.seed)
             return
         draw = self.buffer.sample(count, seed=self.seed)
@@ -207,12 +199,12 @@ AgainstAList.TestCase.settings = settings(
 @pytest.mark.parametrize("size", [1, 3])
 def test_groups_without_a_success_are_refused_at_any_size(size):
     layout = replace(LAYOUT, group_size=size)
-    buffer = ReplayBuffer(layout, BufferLimits(), fifo, refuse_failures=True)
+    buffer = replay.ReplayBuffer(layout, replay.BufferLimits(), replay.fifo, refuse_failures=True)
 
     def judged(number, *rewards):
         group = experience(number).group
         group = replace(group, completions=(group.completions * size)[:size])
-        return Experience(group, np.array(rewards, np.float32), number)
+        return replay.Experience(group, np.array(rewards, np.float32), number)
 
     nothing, nan = [0.0] * (size - 1), float("nan")
     firsts = (0.0, 1.0, -2.0, nan, 0.5)
@@ -224,8 +216,8 @@ def test_groups_without_a_success_are_refused_at_any_size(size):
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: BufferLimits(groups=0), "limit on groups is 0"),
-        (lambda: BufferLimits(staleness=-1), "limit on staleness is -1"),
+        (lambda: replay.BufferLimits(groups=0), "limit on groups is 0"),
+        (lambda: replay.BufferLimits(staleness=-1), "limit on staleness is -1"),
         (lambda: opened(None, segment_groups=0), "segment_groups is 0"),
         (lambda: opened(None).sample(0, seed=0), "count is 0"),
         (lambda: opened(None).sample(1, seed=0), "0 can be drawn"),
@@ -238,11 +230,11 @@ def test_wrong_use_is_an_error(act, message):
 
 
 def test_memory_only_saves_its_state_only_while_empty():
-    buffer = opened(None, range(2), BufferLimits(uses=1))
+    buffer = opened(None, range(2), replay.BufferLimits(uses=1))
     with pytest.raises(ValueError, match="2 groups are held in memory only"):
         buffer.state()
     buffer.sample(2, seed=0)
-    again = opened(None, (), BufferLimits(uses=1), state=buffer.state())
+    again = opened(None, (), replay.BufferLimits(uses=1), state=buffer.state())
     assert again.insert([experience(2)]).tolist() == [2]
     assert again.statistics()["inserted"] == 3
 
@@ -259,8 +251,8 @@ def test_a_logs_groups_are_counted_as_such_when_they_are_read_again(tmp_path):
 
 
 GROUPS, BATCH = 20_000 // G, 250
-WIDE = Layout(group_size=G, vocab_size=60_000)
-KINDS = pack(versioned(range(BATCH)), WIDE)
+WIDE = replay.Layout(group_size=G, vocab_size=60_000)
+KINDS = replay.pack(versioned(range(BATCH)), WIDE)
 
 
 def batch(number):
@@ -278,11 +270,11 @@ def batch(number):
 def test_twenty_thousand_completions_come_back_from_memory_and_from_disk(tmp_path):
     """Half of what came was evicted, and the others are the same bit for bit."""
     batches = [batch(number) for number in range(2 * GROUPS // BATCH)]
-    limits = BufferLimits(groups=GROUPS)
-    buffer = ReplayBuffer(WIDE, limits, fifo, folder=tmp_path)
+    limits = replay.BufferLimits(groups=GROUPS)
+    buffer = replay.ReplayBuffer(WIDE, limits, replay.fifo, folder=tmp_path)
     for columns in batches:
         buffer.insert_columns(columns)
-    reopened = ReplayBuffer(WIDE, limits, fifo, folder=tmp_path, state=buffer.state())
+    reopened = replay.ReplayBuffer(WIDE, limits, replay.fifo, folder=tmp_path, state=buffer.state())
     for one in (buffer, reopened):
         assert len(one) == GROUPS
         for seed, columns in enumerate(batches[len(batches) // 2 :]):

@@ -14,21 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ogrpo.data.replay import (
-    BufferLimits,
-    ReplayBuffer,
-    TooFewGroups,
-    advantage,
-    equal,
-    fifo,
-    mixed,
-    novelty,
-    positives,
-    recency,
-    stratified,
-    uniform,
-    weighted,
-)
+from ogrpo.data import replay
 from tests.data.replay.make import LAYOUT, SAMPLERS, experience
 
 DRAWS = 2000
@@ -36,7 +22,7 @@ LEVEL = 0.01
 
 
 def buffer_of(sampler, experiences):
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), sampler)
+    buffer = replay.ReplayBuffer(LAYOUT, replay.BufferLimits(), sampler)
     buffer.insert(experiences)
     return buffer
 
@@ -71,7 +57,7 @@ def successive(weights, count):
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=12), st.integers(1, 9))
 def test_fifo_goes_round_from_where_it_was(turns, capacity):
     """Against a list that is walked by hand: the next ids above the last drawn, then the oldest."""
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=capacity), fifo)
+    buffer = replay.ReplayBuffer(LAYOUT, replay.BufferLimits(groups=capacity), replay.fifo)
     held, cursor, next_id = [], 0, 0
     for inserted, count in turns:
         buffer.insert([experience(n) for n in range(inserted)])
@@ -93,7 +79,7 @@ def by_problem(groups):
 
 @pytest.mark.parametrize(
     ("sampler", "weights", "count"),
-    [(uniform, [1, 1, 1, 1], 2), (partial(weighted, weight=by_problem), WEIGHTS, 3)],
+    [(replay.uniform, [1, 1, 1, 1], 2), (partial(replay.weighted, weight=by_problem), WEIGHTS, 3)],
 )
 def test_groups_are_drawn_one_after_another_by_weight(sampler, weights, count):
     buffer = buffer_of(sampler, [experience(n) for n in range(len(weights))])
@@ -102,17 +88,17 @@ def test_groups_are_drawn_one_after_another_by_weight(sampler, weights, count):
 
 def test_a_mix_has_its_share_of_the_log_and_draws_either_side_alike():
     groups = [experience(n, version=-1 if n < 2 else n) for n in range(5)]
-    buffer = buffer_of(partial(mixed, share=0.5), groups)
+    buffer = buffer_of(partial(replay.mixed, share=0.5), groups)
     pairs = [(n, m) for n in (0, 1) for m in (2, 3, 4)]
     drawn = tally(buffer, 2)
     assert_drawn_as(drawn, {order: 1 / 12 for pair in pairs for order in permutations(pair)})
-    with pytest.raises(TooFewGroups, match="3 groups asked for, 2 can be drawn"):
+    with pytest.raises(replay.TooFewGroups, match="3 groups asked for, 2 can be drawn"):
         buffer.sample(6, seed=0)
 
 
 def test_weights_follow_evictions_uses_and_versions():
     """Every change that a weight depends on, then the distribution that follows from the formula."""
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(groups=5), SAMPLERS["weighted"])
+    buffer = replay.ReplayBuffer(LAYOUT, replay.BufferLimits(groups=5), SAMPLERS["weighted"])
     buffer.insert([experience(n, version=0) for n in range(4)])
     buffer.sample(4, seed=0)
     buffer.insert([experience(n, version=1) for n in range(4, 7)])
@@ -131,7 +117,7 @@ def test_stratified_spreads_over_prompts():
     problems = [0, 1, 1, 2, 2, 2]
     sizes = Counter(problems)
     groups = [experience(n, problem=p) for n, p in enumerate(problems)]
-    buffer = buffer_of(stratified, groups)
+    buffer = buffer_of(replay.stratified, groups)
     pairs = {
         (a, b): 1 / (6 * sizes[problems[a]] * sizes[problems[b]])
         for a, b in permutations(range(6), 2)
@@ -156,16 +142,16 @@ def test_stratified_spreads_over_prompts():
 @pytest.mark.parametrize(
     ("weight", "expected"),
     [
-        (equal, [1, 1, 1]),
-        (partial(recency, half_life=2.0), [2**-1.5, 2**-1.0, 2**-0.5]),
-        (partial(novelty, exponent=2.0), [1 / 4, 1, 1]),
-        (partial(advantage, exponent=2.0, floor=0.5), [0.25, 1.0, 1.0]),
-        (positives, [0, 0.5, 0.5]),
+        (replay.equal, [1, 1, 1]),
+        (partial(replay.recency, half_life=2.0), [2**-1.5, 2**-1.0, 2**-0.5]),
+        (partial(replay.novelty, exponent=2.0), [1 / 4, 1, 1]),
+        (partial(replay.advantage, exponent=2.0, floor=0.5), [0.25, 1.0, 1.0]),
+        (replay.positives, [0, 0.5, 0.5]),
     ],
 )
 def test_weights_are_their_formulas(weight, expected):
     rewards = enumerate([(1, 1), (0, 1), (1, 0)])
-    buffer = buffer_of(fifo, [experience(n, version=n, rewards=each) for n, each in rewards])
+    buffer = buffer_of(replay.fifo, [experience(n, version=n, rewards=each) for n, each in rewards])
     buffer.sample(1, seed=0)
     assert buffer.version == 3  # the newest completion of the last group
     table = buffer._table
@@ -176,13 +162,17 @@ def test_weight_zero_is_never_drawn_and_said():
     """What was not judged counts neither as a difference nor as a success."""
     rewards = ((1.0, 0.0), (1.0, np.nan), (np.nan, np.nan), (1.0, 1.0))
     groups = [experience(n, rewards=one) for n, one in enumerate(rewards)]
-    for weight in (partial(advantage, exponent=1.0, floor=0.0), positives):
-        buffer = buffer_of(partial(weighted, weight=weight), groups)
+    for weight in (partial(replay.advantage, exponent=1.0, floor=0.0), replay.positives):
+        buffer = buffer_of(partial(replay.weighted, weight=weight), groups)
         for count in (2, 4):
-            with pytest.raises(TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"):
+            with pytest.raises(
+                replay.TooFewGroups, match=r"1 can be drawn \(groups of weight 0 cannot\)"
+            ):
                 buffer.sample(count, seed=0)
         for seed in range(20):
             assert buffer.sample(1, seed=seed).ids.tolist() == [0]
-    buffer = ReplayBuffer(LAYOUT, BufferLimits(), fifo, refuse_zero_variance=True)
+    buffer = replay.ReplayBuffer(
+        LAYOUT, replay.BufferLimits(), replay.fifo, refuse_zero_variance=True
+    )
     buffer.insert(groups)
     assert len(buffer) == 1

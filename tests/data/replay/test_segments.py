@@ -7,46 +7,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ogrpo.data.replay import (
-    BrokenSegment,
-    BufferLimits,
-    MisplacedSegment,
-    ReplayBuffer,
-    fifo,
-    pack,
-    segments,
-)
+from ogrpo.data import replay
 from ogrpo.system import lock
-from tests.data.replay.make import (
-    LAYOUT,
-    SAMPLERS,
-    contents,
-    expected,
-    experience,
-    facts,
-    held_by,
-    opened,
-    versioned,
-)
+from tests.data.replay import make
 from tests.system.test_lock import holder
 
-ASIDE = segments.ASIDE
+ASIDE = replay.segments.ASIDE
 
 
 def files(folder):
-    return [segment.file for segment in segments.listed(folder)]
+    return [segment.file for segment in replay.segments.listed(folder)]
 
 
 @pytest.fixture
 def segment(tmp_path):
     """The file of one group."""
-    return segments.write(tmp_path, 0, pack([experience(0)], LAYOUT), LAYOUT)[0]
+    return replay.segments.write(
+        tmp_path, 0, replay.pack([make.experience(0)], make.LAYOUT), make.LAYOUT
+    )[0]
 
 
 def test_a_file_of_a_later_format_is_refused(segment, monkeypatch):
-    monkeypatch.setattr(segments, "VERSION", "2")
+    monkeypatch.setattr(replay.segments, "VERSION", "2")
     with pytest.raises(ValueError, match=r"format = 3, and this version reads 2: open it"):
-        segments.read(segment, LAYOUT)
+        replay.segments.read(segment, make.LAYOUT)
 
 
 def test_a_flipped_bit_is_found_or_harmless(segment):
@@ -56,8 +40,10 @@ def test_a_flipped_bit_is_found_or_harmless(segment):
     for place in places:
         segment.file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            assert contents(segments.read(segment, LAYOUT)[0]) == [facts(experience(0))]
-        except BrokenSegment:
+            assert make.contents(replay.segments.read(segment, make.LAYOUT)[0]) == [
+                make.facts(make.experience(0))
+            ]
+        except replay.BrokenSegment:
             refused += 1
     assert refused > len(places) / 2  # the rest lies in headers and changes nothing
 
@@ -65,10 +51,10 @@ def test_a_flipped_bit_is_found_or_harmless(segment):
 @pytest.mark.parametrize("draft", [False, True])
 def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, draft):
     """Groups 0 and 1 were acknowledged; the segment of group 2 is cut, before and after its rename."""
-    buffer = opened(tmp_path, range(2))
+    buffer = make.opened(tmp_path, range(2))
     buffer.flush()
     assert buffer.acknowledged == 2
-    buffer.insert(versioned([2]))
+    buffer.insert(make.versioned([2]))
     buffer.flush()
     file = files(tmp_path)[-1]
     whole = file.read_bytes()
@@ -76,39 +62,39 @@ def test_a_crash_at_any_byte_loses_only_what_was_not_acknowledged(tmp_path, draf
     torn = file.with_name(f".{file.name}.0123abcd.tmp") if draft else file
     for size in [*range(0, len(whole), 257), len(whole) - 1]:
         torn.write_bytes(whole[:size])
-        again = opened(tmp_path)
-        assert held_by(again) == expected([0, 1])
+        again = make.opened(tmp_path)
+        assert make.held_by(again) == make.expected([0, 1])
         assert again.statistics()["dropped/unfinished_files" if draft else "dropped/torn"] == 1
-        again.insert(versioned([7]))
+        again.insert(make.versioned([7]))
         again.flush()
-        assert held_by(opened(tmp_path)) == expected([0, 1, 7])
+        assert make.held_by(make.opened(tmp_path)) == make.expected([0, 1, 7])
         files(tmp_path)[-1].unlink()
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("sampler", make.SAMPLERS.values(), ids=make.SAMPLERS)
 def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
     """The state is saved at step 4, the run crashes at step 7 and is resumed from step 4."""
-    arguments = (LAYOUT, BufferLimits(groups=20, staleness=6), sampler)
+    arguments = (make.LAYOUT, replay.BufferLimits(groups=20, staleness=6), sampler)
 
     def go(buffer, steps):
         """Inserts and draws; returns all that it drew."""
         drawn = []
         for step in steps:
             numbers = range(10 * step, 10 * step + 7)
-            buffer.insert([experience(n, version=step, problem=n % 3) for n in numbers])
+            buffer.insert([make.experience(n, version=step, problem=n % 3) for n in numbers])
             for turn in range(2):
                 draw = buffer.sample(4, seed=10 * step + turn)
-                drawn.append((draw.ids.tolist(), draw.uses.tolist(), contents(draw.columns)))
+                drawn.append((draw.ids.tolist(), draw.uses.tolist(), make.contents(draw.columns)))
         return drawn
 
     def statistics(buffer):
         return {n: x for n, x in buffer.statistics().items() if n != "dropped/superseded"}
 
-    buffer = ReplayBuffer(*arguments, folder=tmp_path, segment_groups=5)
+    buffer = replay.ReplayBuffer(*arguments, folder=tmp_path, segment_groups=5)
     go(buffer, range(4))
     state, before = buffer.state(), statistics(buffer)
     drawn, after = go(buffer, range(4, 7)), statistics(buffer)
-    again = ReplayBuffer(*arguments, folder=tmp_path, state=state, segment_groups=5)
+    again = replay.ReplayBuffer(*arguments, folder=tmp_path, state=state, segment_groups=5)
     assert again.statistics()["dropped/superseded"] > 0
     assert statistics(again) == before
     assert go(again, range(4, 7)) == drawn
@@ -116,14 +102,14 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(tmp_path, sampler):
 
 
 def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
-    buffer = opened(tmp_path, range(2))
+    buffer = make.opened(tmp_path, range(2))
     buffer.flush()
-    other = replace(LAYOUT, vocab_size=500)
+    other = replace(make.LAYOUT, vocab_size=500)
     with pytest.raises(ValueError, match="has vocab_size = 300, the buffer 500"):
-        ReplayBuffer(other, BufferLimits(), fifo, folder=tmp_path)
-    rival = opened(tmp_path)
+        replay.ReplayBuffer(other, replay.BufferLimits(), replay.fifo, folder=tmp_path)
+    rival = make.opened(tmp_path)
     for one in (buffer, rival):
-        one.insert([experience(3)])
+        one.insert([make.experience(3)])
     buffer.flush()
     with pytest.raises(ValueError, match="is there already; one folder belongs to one buffer"):
         rival.flush()
@@ -132,10 +118,10 @@ def test_a_folder_belongs_to_one_buffer_of_one_layout(tmp_path):
 def test_a_runs_folder_is_not_opened_beside_the_run(tmp_path):
     with holder(tmp_path) as process:
         with pytest.raises(ValueError, match=f"in use by process {process.pid}"):
-            opened(tmp_path / "experience")
+            make.opened(tmp_path / "experience")
         process.kill()
     with lock.held(tmp_path, "the run"):
-        opened(tmp_path / "experience")
+        make.opened(tmp_path / "experience")
         assert not lock.belongs_here(tmp_path / "experience")
 
 
@@ -167,29 +153,31 @@ SPOILT = {
 @pytest.mark.parametrize("case", SPOILT)
 def test_a_segment_that_does_not_hold_the_groups_of_its_name_is_refused_by_name(tmp_path, case):
     spoil, wrong = SPOILT[case]
-    state = opened(tmp_path, range(6), segment_groups=2).state()
-    assert held_by(opened(tmp_path, state=state)) == held_by(opened(tmp_path))
+    state = make.opened(tmp_path, range(6), segment_groups=2).state()
+    assert make.held_by(make.opened(tmp_path, state=state)) == make.held_by(make.opened(tmp_path))
     names = [file.name for file in files(tmp_path)]
     spoil(*files(tmp_path))
     name = RENAMED if wrong is None else names[wrong]
-    kind, message = MisplacedSegment, name
+    kind, message = replay.MisplacedSegment, name
     if case == "torn":
-        kind, message = BrokenSegment, f"{name} cannot be read"
+        kind, message = replay.BrokenSegment, f"{name} cannot be read"
     with pytest.raises(kind, match=message) as caught:
-        opened(tmp_path)
+        make.opened(tmp_path)
     if wrong is None:
         kind, message = ValueError, "2 groups of the state, the first 0, are in no segment"
     with pytest.raises(kind, match=message):
-        opened(tmp_path, state=state)
+        make.opened(tmp_path, state=state)
     assert not (tmp_path / ASIDE).exists()  # groups 100 on, too: what is refused moves no file
     if case == "swapped":
         assert "holds groups 2 to 3 in 4 rows, its name says groups 0 to 1" in str(caught.value)
 
 
 def test_a_segment_of_another_run_with_the_same_numbers_is_refused(tmp_path):
-    state = opened(tmp_path / "ours", range(6), segment_groups=2).state()
-    opened(tmp_path / "theirs", range(10, 16), segment_groups=2).flush()
+    state = make.opened(tmp_path / "ours", range(6), segment_groups=2).state()
+    make.opened(tmp_path / "theirs", range(10, 16), segment_groups=2).flush()
     wrong = files(tmp_path / "theirs")[1]
     shutil.copy(wrong, tmp_path / "ours")
-    with pytest.raises(MisplacedSegment, match=rf"{wrong.name} has SHA-256 .* another run's"):
-        opened(tmp_path / "ours", state=state)
+    with pytest.raises(
+        replay.MisplacedSegment, match=rf"{wrong.name} has SHA-256 .* another run's"
+    ):
+        make.opened(tmp_path / "ours", state=state)

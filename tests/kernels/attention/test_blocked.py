@@ -15,26 +15,15 @@ from ogrpo.kernels.benchmark import attention_gradients, attention_inputs
 from ogrpo.policy.attention import KeySegment, attend
 from ogrpo.policy.decoder import keep_products
 from ogrpo.policy.flops import Step
-from tests.kernels.attention.cases import (
-    FULL,
-    G,
-    N,
-    P,
-    T,
-    draw,
-    errors,
-    in_float64,
-    layers,
-    values_and_gradients,
-)
+from tests.kernels.attention import cases
 
 pytestmark = pytest.mark.slow
 
 TILES = [partial(blocked_attention, tile=Step(*sizes)) for sizes in ((4, 3), (64, 128), (1, 1))]
 SMALL = TILES[0]
 ragged = st.tuples(
-    st.lists(st.integers(1, P), min_size=N, max_size=N),
-    st.lists(st.integers(0, T), min_size=N * G, max_size=N * G),
+    st.lists(st.integers(1, cases.P), min_size=cases.N, max_size=cases.N),
+    st.lists(st.integers(0, cases.T), min_size=cases.N * cases.G, max_size=cases.N * cases.G),
 )
 
 
@@ -45,10 +34,10 @@ ragged = st.tuples(
 def test_ragged_groups_have_the_oracles_values_and_gradients_but_for_rounding(
     kernel, layout, lengths, seed
 ):
-    arrays = draw(seed, lengths)
-    exact = in_float64(attend, layout, lengths, arrays)
+    arrays = cases.draw(seed, lengths)
+    exact = cases.in_float64(attend, layout, lengths, arrays)
     assert all(np.any(x != 0) == any(lengths[1]) for x in exact)
-    assert np.max(errors(in_float64(kernel, layout, lengths, arrays), exact)) < 1e-13
+    assert np.max(cases.errors(cases.in_float64(kernel, layout, lengths, arrays), exact)) < 1e-13
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-6), ("bfloat16", 5e-3)])
@@ -65,28 +54,30 @@ def test_errors_are_what_the_docstring_says(dtype, most):
 
 
 def test_a_query_may_see_nothing_and_no_more_than_there_is():
-    q, pk, pv, *_ = draw(3, FULL)
-    seen = jnp.full((1, 1, T), P).at[..., 2].set(0)
+    q, pk, pv, *_ = cases.draw(3, cases.FULL)
+    seen = jnp.full((1, 1, cases.T), cases.P).at[..., 2].set(0)
     out, pull = jax.vjp(lambda *x: SMALL(x[0], [KeySegment(x[1], x[2], seen)]), q, pk, pv)
     assert np.all(out[:, :, 2] == 0)
     assert np.all(out[:, :, 3] != 0)
     alone = jnp.zeros_like(q).at[:, :, 2].set(1.0)
     assert all(np.all(x == 0) for x in pull(alone))
-    outputs = [SMALL(q, [KeySegment(pk, pv, jnp.full((1, 1, T), n))]) for n in (P, P + 5)]
+    outputs = [
+        SMALL(q, [KeySegment(pk, pv, jnp.full((1, 1, cases.T), n))]) for n in (cases.P, cases.P + 5)
+    ]
     np.testing.assert_array_equal(*outputs)
 
 
 def test_blocks_that_nobody_sees_are_never_touched():
     lengths = ([4, 2, 3, 1], [5, 0, 3, 2, 1, 6] * 2)
-    arrays = draw(4, lengths)
+    arrays = cases.draw(4, lengths)
     hidden = [x.at[..., 6:, :, :].set(jnp.nan) for x in arrays[1:5]]
     touched = [arrays[0], *hidden, arrays[5]]
-    actual = values_and_gradients(SMALL, "padded", lengths, touched)
+    actual = cases.values_and_gradients(SMALL, "padded", lengths, touched)
     assert all(np.all(np.isfinite(x)) for x in actual)
-    expected = values_and_gradients(SMALL, "padded", lengths, arrays)
+    expected = cases.values_and_gradients(SMALL, "padded", lengths, arrays)
     for a, b in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a, b)
-    plain = values_and_gradients(attend, "padded", lengths, touched)
+    plain = cases.values_and_gradients(attend, "padded", lengths, touched)
     assert np.any(np.isnan(plain[0]))
 
 
@@ -104,14 +95,14 @@ def test_memory_is_linear_in_the_completion():
 
 
 def test_it_is_recomputed_inside_a_scan_but_for_what_is_kept_with_products():
-    arrays, policies = draw(6, FULL), jax.checkpoint_policies
-    expected = jax.jit(partial(layers, attend, keep_products, "padded", FULL))(arrays)
+    arrays, policies = cases.draw(6, cases.FULL), jax.checkpoint_policies
+    expected = jax.jit(partial(cases.layers, attend, keep_products, "padded", cases.FULL))(arrays)
     for keep_fn in (keep_products, policies.nothing_saveable, policies.everything_saveable):
-        actual = jax.jit(partial(layers, SMALL, keep_fn, "padded", FULL))(arrays)
+        actual = jax.jit(partial(cases.layers, SMALL, keep_fn, "padded", cases.FULL))(arrays)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), actual, expected)
 
     def loops(keep_fn):
-        function = partial(layers, SMALL, keep_fn, "padded", FULL)
+        function = partial(cases.layers, SMALL, keep_fn, "padded", cases.FULL)
         return str(jax.make_jaxpr(function)(arrays)).count(" while[")
 
     assert loops(keep_products) < loops(policies.nothing_saveable)
