@@ -130,6 +130,15 @@ def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     with pytest.raises(ValueError, match=r"schedule\.steps is 3, but the checkpoint is of step 4"):
         go(copy, resume=True, schedule=replace(SMALL.schedule, steps=3))
     assert everything(copy) == before
+    segment = sorted((copy / "experience").glob("*.parquet"))[1]  # what the checkpoint draws from
+    for file in (copy / "metrics.jsonl", segment):
+        content = file.read_bytes()
+        file.write_bytes(b"?\n" + content)
+        damaged = everything(copy)
+        with pytest.raises(ValueError, match=re.escape(file.name)):
+            go(copy, resume_from=2)
+        assert everything(copy) == damaged
+        file.write_bytes(content)
     said = go(copy, resume_from=2)
     assert "resuming after step 2" in said
     assert all(f"the checkpoint of step {step} is now {copy}" in said for step in (3, 4))

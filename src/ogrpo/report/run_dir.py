@@ -75,13 +75,14 @@ def read_records(path: Path) -> list[Record]:
     return [_object(line, path, n) for n, line in enumerate(_lines(path), start=1)]
 
 
-def rewind(path: Path, step: int, aside: Path | None) -> Rewound:
+def rewind(path: Path, step: int, aside: Path | None, *, dry: bool) -> Rewound:
     """Drops the records after `step`, and lines behind it that are none.
 
     Args:
       path: the file; it may be absent.
       step: the last that stays.
       aside: a file that gets what is dropped; None where it will be written again.
+      dry: only checks that it can be done.
 
     Raises:
       ValueError: a line that has to stay is no record; names it. Nothing is changed.
@@ -107,6 +108,9 @@ def rewind(path: Path, step: int, aside: Path | None) -> Rewound:
             kept.append(record)
     if broken and (kept[-1]["step"] if kept else -1) < step:
         raise broken[0]
+    outcome = Rewound(len(dropped) - len(broken), len(broken))
+    if dry:
+        return outcome
     if aside is not None and dropped:
         with aside.open("ab") as file:
             file.write(b"".join(dropped))
@@ -114,7 +118,7 @@ def rewind(path: Path, step: int, aside: Path | None) -> Rewound:
             os.fsync(file.fileno())
     with replacing(path) as file:
         file.write("".join(map(_line, kept)))
-    return Rewound(len(dropped) - len(broken), len(broken))
+    return outcome
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -281,19 +285,22 @@ class RunDir:
         """
         return read_records(self.metrics)
 
-    def rewind(self, step: int, *, beside: int | None = None, keep: bool = False) -> Rewound:
+    def rewind(
+        self, step: int, *, beside: int | None = None, keep: bool = False, dry: bool = False
+    ) -> Rewound:
         """Drops the records after `step`, which the resumed run will write again.
 
         Args:
           step: the last that stays.
           beside: the last of the token samples and certificates that stays; default: `step`.
           keep: adds those that go to `metrics.aside.jsonl`, and the others to files named alike.
+          dry: only checks that it can be done.
         """
         for file in (self.tokens, self.certificates):
             if file.exists():
                 aside = file.with_suffix(".aside.jsonl") if keep else None
-                rewind(file, step if beside is None else beside, aside)
-        return rewind(self.metrics, step, self.aside if keep else None)
+                rewind(file, step if beside is None else beside, aside, dry=dry)
+        return rewind(self.metrics, step, self.aside if keep else None, dry=dry)
 
     def metrics_writer(self) -> MetricsWriter:
         """Returns a writer of records, each with the system before the next step begins."""

@@ -14,7 +14,9 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -146,14 +148,15 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     config, parts = session.config, session.parts
     step, behind = choose(session, checkpoints) if config.goes_on else (None, {})
     if step is None:
+        again = config.resume_from is not None
         if config.goes_on:
-            again = config.resume_from is not None
             session.say("starting over" if again else "no checkpoint yet: starting over")
-            _leave_behind(session, checkpoints, behind, step=-1, beside=-1, keep=again)
-        checkpoints.make()
-        initial = parts.learner.init(params)
-        describe(session, initial)
-        return start(initial, parts)
+        leaving = _leaving_behind(session, checkpoints, behind, step=-1, beside=-1, keep=again)
+        with leaving if config.goes_on else nullcontext():
+            checkpoints.make()
+            initial = parts.learner.init(params)
+            describe(session, initial)
+            return start(initial, parts)
     before = checkpoints.progress(step)
     now = origin(session.prepared)
     for line in check_origin(before["origin"], now, anyway=config.resume_anyway):
@@ -175,11 +178,12 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     again = step == 0 or before["unevaluated"] is not None
     later = any(reason is None for reason in behind.values())
     last = step - 1 if again else step
-    _leave_behind(session, checkpoints, behind, step=last, beside=step, keep=later)
+    with _leaving_behind(session, checkpoints, behind, step=last, beside=step, keep=later):
+        state = resume(arrays, before, parts, frozen=shapes.frozen)
     for name, reward in counting(session).items():
         reward.counts = RewardCounts(**before["judged"].get(name, {}))
     session.prepared.judge.pool.go_on_from(before["rewards"])
-    return resume(arrays, before, parts, frozen=shapes.frozen)
+    return state
 
 
 def choose(session: Session, checkpoints: Checkpoints) -> tuple[int | None, dict[int, str | None]]:
@@ -241,7 +245,8 @@ def _check_young(session: Session, *, exists: bool) -> None:
     )
 
 
-def _leave_behind(
+@contextmanager
+def _leaving_behind(
     session: Session,
     checkpoints: Checkpoints,
     behind: dict[int, str | None],
@@ -249,8 +254,10 @@ def _leave_behind(
     step: int,
     beside: int,
     keep: bool,
-) -> None:
+) -> Iterator[None]:
     """Moves aside the checkpoints and drops the records that the run does not go on from.
+
+    What the block refuses, as the replay buffer may, leaves them as they were.
 
     Args:
       session: names them.
@@ -260,11 +267,19 @@ def _leave_behind(
       beside: of the last token samples and certificate that stay, which precede an evaluation.
       keep: whether the others are kept beside it.
     """
+    rewind = partial(session.run.rewind, step, beside=beside, keep=keep)
+    on_first(partial(rewind, dry=True))
+    places = {newer: checkpoints.set_aside(newer) for newer in behind}
+    try:
+        yield
+    except BaseException:
+        for newer, place in places.items():
+            on_first(partial(place.rename, session.run.checkpoints / str(newer)))
+        raise
     for newer, reason in behind.items():
         damaged = "" if reason is None else f"is damaged ({reason}); it "
-        place = checkpoints.set_aside(newer)
-        session.say(f"the checkpoint of step {newer} {damaged}is now {place}")
-    dropped = on_first(lambda: session.run.rewind(step, beside=beside, keep=keep))
+        session.say(f"the checkpoint of step {newer} {damaged}is now {places[newer]}")
+    dropped = on_first(rewind)
     if dropped is None or not any(dropped):
         return
     where = f"; they are kept in {session.run.aside}" if keep else ""
