@@ -243,7 +243,7 @@ def test_a_log_that_the_buffer_refuses_is_told_of_with_the_reason(off_policy):
     """Logged groups are older by one than the first weights."""
     log = [experience(n, version=-1) for n in range(3)]
     buffer = ReplayBuffer(LAYOUT, BufferLimits(staleness=0), fifo)
-    logged = Logged(lambda: log, lambda *_: pytest.fail("its log-probs are there"), alone=True)
+    logged = Logged(lambda: log, lambda *_: pytest.fail("its log-probs are there"), least=2)
     parts = replace(off_policy.parts, make_buffer=lambda _: buffer, logged=logged)
     with pytest.raises(ValueError, match=r"took in 0 of the log's 3 .* refused 3 as stale: leave"):
         start(off_policy.train_state(), parts)

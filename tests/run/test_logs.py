@@ -126,7 +126,12 @@ def test_what_a_log_cannot_serve_is_refused_with_the_remedy(drawn, tmp_path):
     mixed = {"logs": replace(logs, mix=0.2), "schedule": CONFIG.schedule}
     refused(r"logs.mix is 0.2, of a draw of 2 groups, which leaves one side none", **mixed)
     refused(r"logs.mix is 0.5.*give --logs.path, without --sch", logs=replace(logs, mix=0.5))
-    refused(r"fewer than a draw of 5", schedule=replace(OFFLINE, draw=5))
+    refused(r"needs at least 5", schedule=replace(OFFLINE, draw=5))
+    mixed = {"logs": replace(logs, mix=0.5), "schedule": replace(CONFIG.schedule, draw=10)}
+    refused(r"has 4 groups of 2 .* needs at least 5: give a smaller", **mixed)
+    joined = {"replay": replace(CONFIG.replay, groups=5, sampler="uniform")}
+    none = {"rollout": replace(CONFIG.rollout, group_size=9), "schedule": CONFIG.schedule}
+    refused(r"has 0 groups of 9 .* needs at least 1", **joined, **none)
     refused(r"all rows have log_probs", logs=replace(logs, behavior="start"))
     refused(r"behavior is start, which .* give --logs.path", logs=Logs(behavior="start"))
     refused(r"is not there", logs=Logs(path=tmp_path / "none.jsonl"))

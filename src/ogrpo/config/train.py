@@ -351,6 +351,12 @@ class TrainConfig:
         return self.logs.path is not None and offline
 
     @property
+    def least_logged(self) -> int:
+        """Groups that a log has at least: those that each draw takes of it."""
+        draw = self.schedule.draw_size
+        return draw if self.from_logs_alone else max(1, round((self.logs.mix or 0) * draw))
+
+    @property
     def made_here(self) -> bool:
         """Whether the model is a small decoder that is made here."""
         return self.model.path is None and self.model.random == "none"

@@ -129,7 +129,7 @@ def start(train: TrainState, parts: Parts) -> LoopState:
     """Returns the state before step 0: every policy is the initial one, the buffer has the log.
 
     Raises:
-      ValueError: nothing else is trained on, and the buffer took in less than a draw.
+      ValueError: the buffer took in less of the log than a draw takes.
     """
     arrays = {"reference": None, **first_arrays(train, parts.method.reads), "train": train}
     buffer = parts.make_buffer(None)
@@ -147,16 +147,16 @@ def start(train: TrainState, parts: Parts) -> LoopState:
         groups[n] = replace(groups[n], group=replace(groups[n].group, completions=filled))
     buffer.insert(groups)
     counts = from_first(buffer.statistics)
-    if parts.logged.alone and counts["groups"] < size:
+    if counts["groups"] < (least := parts.logged.least):
         refused = " and ".join(
             f"{n:g} as {name.removeprefix('refused/')}"
             for name, n in counts.items()
             if name.startswith("refused/")
         )
         raise ValueError(
-            f"the buffer took in {counts['groups']:g} of the log's {len(groups)} groups, fewer than"
-            f" a draw of {size}, and refused {refused}: leave out the --replay option that refuses"
-            " them (max-staleness, refuse-failures or refuse-zero-variance), or give more rows"
+            f"the buffer took in {counts['groups']:g} of the log's {len(groups)} groups, of which"
+            f" the run needs at least {least}, and refused {refused}: leave out the --replay option"
+            " (max-staleness, refuse-failures or refuse-zero-variance), or give more rows"
         )
     return state
 

@@ -195,8 +195,8 @@ class Logged(NamedTuple):
     """Returns its groups, whose log-probs are NaN where it has none."""
     behavior: Callable[[Params, Batch[np.ndarray]], FloatArray]
     """Computes those of the model that drew it, which may be the first weights, its argument."""
-    alone: bool
-    """Whether nothing else is trained on."""
+    least: int
+    """Groups that the buffer has to take in."""
 
 
 @dataclass(frozen=True)

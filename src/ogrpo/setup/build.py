@@ -164,7 +164,7 @@ def make_parts(
     logged, log = None, prepared.logged
     if log is not None:
         behavior = make_behavior(config, learner, prepared.tokenizer)
-        logged = Logged(log.experiences, behavior, config.from_logs_alone)
+        logged = Logged(log.experiences, behavior, config.least_logged)
     return Parts(
         seed=config.seed,
         schedule=config.schedule,

@@ -165,17 +165,15 @@ def check_log(config: TrainConfig, log: Log) -> None:
         " for the one that training begins with), or take a method that reads none, such as"
         " --algorithm raft, positives or reinforce",
     )
-    size = config.schedule.draw_size
-    judged = [one for one in log.experiences if not np.isnan(one.rewards).all()]
     require(
-        bool(judged) or not log.experiences,
-        f"no completion of {config.logs.path} was judged: rewards are null or NaN in all groups",
+        len(log.experiences) >= config.least_logged,
+        f"{config.logs.path} has {len(log.experiences)} groups of {config.rollout.group_size}"
+        f" completions of a prompt, and the run needs at least {config.least_logged}: give a"
+        " smaller --rollout.group-size or --schedule.draw, or more rows",
     )
     require(
-        not config.from_logs_alone or len(log.experiences) >= size,
-        f"{config.logs.path} has {len(log.experiences)} groups of {config.rollout.group_size}"
-        f" completions of a prompt, fewer than a draw of {size}: give a smaller"
-        " --rollout.group-size or --schedule.draw, or more rows",
+        any(not np.isnan(one.rewards).all() for one in log.experiences),
+        f"no completion of {config.logs.path} was judged: rewards are null or NaN in all groups",
     )
 
 
