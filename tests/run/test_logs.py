@@ -1,6 +1,7 @@
 """Runs that learn from a log: as from the same groups of their own, or refused with the remedy."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -102,13 +103,16 @@ def test_a_mix_draws_its_share_from_the_log_at_every_step(drawn, tmp_path):
 
 
 def test_a_run_goes_on_without_its_log_to_the_bit(drawn, tmp_path):
-    log, schedule = written(tmp_path / "log.jsonl", read(drawn)), replace(OFFLINE, steps=4)
+    log = written(tmp_path / "log.jsonl", without_log_probs(read(drawn)))
+    behavior = shutil.copytree(drawn / "model", tmp_path / "behavior")
+    log, schedule = replace(log, behavior=str(behavior)), replace(OFFLINE, steps=4)
     optimizer = replace(CONFIG.optimizer, decay=0.0)  # the rate then knows no last step
     config = replace(CONFIG, optimizer=optimizer, logs=log, schedule=schedule)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     go(whole, config)
     go(broken, config, schedule=replace(schedule, steps=2))
     (tmp_path / "log.jsonl").unlink()
+    shutil.rmtree(behavior)
     go(broken, config, resume=True)
     assert left(broken) == left(whole)
 

@@ -4,7 +4,7 @@ model is from who drew them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -188,15 +188,21 @@ def make_behavior(
             return np.asarray(fetch(learner.score(params, learner.place(batch), temperature)))
 
         return of_start
-    folder = weights_folder(Path(name))
-    theirs = TextTokenizer.load(folder).backend.get_vocab()
-    require(
-        theirs == tokenizer.backend.get_vocab(),
-        f"logs.behavior {name} has another tokenizer than the model that is trained: its log-probs"
-        " are of other tokens",
-    )
-    score = model_score(folder, config.model.dtype, config.rollout.temperature)
-    return lambda _, batch: score(batch)
+
+    @cache
+    def score_fn() -> BatchScoreFn:
+        folder = weights_folder(Path(name))
+        theirs = TextTokenizer.load(folder).backend.get_vocab()
+        require(
+            theirs == tokenizer.backend.get_vocab(),
+            f"logs.behavior {name} has another tokenizer than the model that is trained: its"
+            " log-probs are of other tokens",
+        )
+        return model_score(folder, config.model.dtype, config.rollout.temperature)
+
+    if config.begins:  # refused early; a run that goes on has its log's groups
+        score_fn()
+    return lambda _, batch: score_fn()(batch)
 
 
 def model_score(folder: Path, dtype: str, temperature: float) -> BatchScoreFn:
