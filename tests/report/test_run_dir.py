@@ -98,7 +98,7 @@ def test_a_line_that_a_crash_cut_off_is_left_out(run):
     with run.metrics.open("a") as file:
         file.write('{"step": 5, "rew')
     assert steps(run) == [0, 1, 2, 3, 4]
-    assert tuple(run.rewind(4)) == (0, 0)
+    assert tuple(run.rewind(4)) == (0, 0, 4)
     with run.metrics_writer() as metrics:
         metrics.write({"step": 5})
     assert steps(run) == [0, 1, 2, 3, 4, 5]
@@ -119,7 +119,7 @@ def test_a_line_that_is_no_record_is_named_and_nothing_changes(run, line):
             read()
     assert run.metrics.read_bytes() == before
     # What comes after the last record that stays is written again anyway.
-    assert tuple(run.rewind(1)) == (3, 1)
+    assert tuple(run.rewind(1)) == (3, 1, 1)
     assert steps(run) == [0, 1]
 
 

@@ -144,6 +144,9 @@ def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     assert all(f"the checkpoint of step {step} is now {copy}" in said for step in (3, 4))
     assert "2 records will be written again" in said
     assert left(copy) == left(whole)
+    records = (copy / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (copy / "metrics.jsonl").write_bytes(b"".join(records[:2]))  # as copied while the run went on
+    assert "ends at step 1: the records up to step 4 are missing" in go(copy, resume=True)
 
 
 def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):

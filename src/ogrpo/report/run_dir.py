@@ -33,11 +33,13 @@ MEND_LINE = "mend or delete the line, or put back a copy of the file"
 
 
 class Rewound(NamedTuple):
-    """Counts of what a rewinding dropped."""
+    """Counts of what a rewinding dropped, and what stays."""
 
     records: int
     broken: int
     """Lines that were no records."""
+    last: int
+    """Step of the last record that stays; -1 of none."""
 
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
@@ -106,9 +108,10 @@ def rewind(path: Path, step: int, aside: Path | None, *, dry: bool) -> Rewound:
             raise broken[0]  # it stands before what is to stay
         else:
             kept.append(record)
-    if broken and (kept[-1]["step"] if kept else -1) < step:
+    last = kept[-1]["step"] if kept else -1
+    if broken and last < step:
         raise broken[0]
-    outcome = Rewound(len(dropped) - len(broken), len(broken))
+    outcome = Rewound(len(dropped) - len(broken), len(broken), last)
     if dry:
         return outcome
     if aside is not None and dropped:

@@ -280,7 +280,15 @@ def _leaving_behind(
         damaged = "" if reason is None else f"is damaged ({reason}); it "
         session.say(f"the checkpoint of step {newer} {damaged}is now {places[newer]}")
     dropped = on_first(rewind)
-    if dropped is None or not any(dropped):
+    if dropped is None:
+        return
+    if dropped.last < step:
+        session.say(
+            f"{session.run.metrics} ends at step {dropped.last}: the records up to step {step} are"
+            " missing (to have them, stop, put back a copy of the file, and resume)",
+            style="yellow",
+        )
+    if not dropped.records and not dropped.broken:
         return
     where = f"; they are kept in {session.run.aside}" if keep else ""
     session.say(f"{dropped.records} records will be written again{where}")

@@ -33,7 +33,7 @@ from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first,
 from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
-from ogrpo.report.run_dir import MetricsWriter, Rewound, RunDir
+from ogrpo.report.run_dir import MetricsWriter, RunDir
 from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
@@ -279,13 +279,6 @@ class SharedBuffer(AtFirst[ReplayBuffer]):
 
 class WatchedRun(RunDir):
     """A run's folder in a process that only reads it."""
-
-    def write_config(self, config: dict[str, Any]) -> None:
-        """Leaves it to the first process."""
-
-    def rewind(self, *_: Any, **__: Any) -> Rewound:
-        """Leaves it to the first process."""
-        return Rewound(0, 0)
 
     def metrics_writer(self) -> MetricsWriter:
         """Returns a writer whose records go nowhere."""
