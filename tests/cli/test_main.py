@@ -234,7 +234,9 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
         ("logs log.jsonl --temperature 2", "--prompt-length, --max-tokens, --system and --temper"),
         ("model smollm2-135m model", "model exists: name another one"),  # before it is fetched
         ("report model", "model is no run's folder: its config.json names no task"),
+        ("logs nowhere", "nowhere is not there"),
         ("eval --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no know"),
+        ("eval --task TASK --model.path .", ". is a run's folder: its model is model"),
         ("eval --task TASK", "evaluation needs a model: give --model.path"),
         ("train --task TASK --model.path nowhere", "nowhere is no folder, no GGUF file and no kn"),
     ],
@@ -243,6 +245,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, capsys, command, messag
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "metrics.jsonl").touch()
     assert main(command.replace("TASK", SUMS).split()) == 2
     assert f"error: {message}" in capsys.readouterr().err
 

@@ -51,6 +51,8 @@ def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path, name, content, me
 def test_empty_and_missing_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"gone\.jsonl is not there"):
         read_rows(tmp_path / "gone.jsonl")
+    with pytest.raises(ValueError, match="gone is not there"):
+        read_rows(tmp_path / "gone")
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(ValueError, match=r"folder\.json is a folder; give a file"):
         read_rows(tmp_path / "folder.json")

@@ -111,6 +111,8 @@ def check_model(path: Path) -> None:
     """
     if path.suffix.lower() == ".gguf" and not path.exists():
         raise ValueError(f"{path} is missing: give a GGUF file")
+    if (path / "metrics.jsonl").is_file() and (path / "model").is_dir():
+        raise ValueError(f"{path} is a run's folder: its model is {path / 'model'}")
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(f"{path} is no model's folder: it has no config.json")
     if not path.is_dir() and path.suffix.lower() != ".gguf" and str(path) not in KNOWN:

@@ -29,6 +29,8 @@ def read_rows(path: str | Path) -> list[Row]:
     """
     path = Path(path).expanduser()
     if path.suffix not in _READERS:
+        if not path.exists():
+            _check_file(path)
         raise ValueError(
             f"{path}: give a file that ends in one of {sorted(_READERS)}; the library datasets "
             "writes one by dataset.to_parquet('own.parquet')."
