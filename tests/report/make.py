@@ -44,7 +44,7 @@ def make_run(path, *, seed=0, step=STEPS, rate=0.001):
             names = ("reward", "kl/mu_pi", "ess", "clipped", "entropy", "zero_variance")
             figures = {name: rng.random() for name in names}
             counts = {"step": n, "completions": 64 * n, "updates": n}
-            flops = {"flops/update": 1e9, "flops/rollout": 1e9}
+            flops = {"flops/update": 1.23e10, "flops/rollout": 1e9}
             seconds = {f"seconds/{phase}": 0.5 for phase in ("rollout", "update", "eval", "sync")}
             known = evaluated if n % 20 == 0 else dict.fromkeys(evaluated)
             metrics.write({**counts, **flops, **seconds, **(figures if n else {}), **known})

@@ -1,8 +1,12 @@
 """A run's page: what it puts first, and that it is drawn while the run goes on."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from ogrpo.report import run_page
+from ogrpo.report.compare import results
 from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import PageData, certified, keep, page_of, refused, replayed
 from tests.report.make import make_run
@@ -33,6 +37,11 @@ def test_a_page_is_drawn_while_its_run_goes_on(tmp_path):
     run.write_config(made.read_config())
     run.metrics.write_bytes(made.metrics.read_bytes())
     assert "step 20 of 60" in page_of(run)
+    keep(run, PageData("ogrpo train\nogrpo train --resume", "GRPO", seconds=[("steps", 9.0, 0.0)]))
+    assert "<b>9 s</b><span>from the last command to this page" in page_of(run)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(results([made, made]))
+    assert "│ 1.3e+10 │" in console.export_text()
     assert not run.report.exists()
 
 

@@ -42,7 +42,7 @@ def results(runs: Sequence[RunDir]) -> Table:
             interval(scored[-1], f"{prefix}/greedy"),
             f"{scored[-1]['completions']:,}",
             f"{scored[-1]['updates']:,}",
-            f"{scored[-1]['flops/update'] + scored[-1]['flops/rollout']:.3g}",
+            f"{scored[-1]['flops/update'] + scored[-1]['flops/rollout']:.2g}",
             f"{spent(records[: records.index(scored[-1]) + 1]):.0f}",
         )
         for name, scored, records in zip(labels(runs), evaluated, recorded, strict=True)

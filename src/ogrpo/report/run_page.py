@@ -135,6 +135,7 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
     figures, first, newest = scores(evaluated), evaluated[0], evaluated[-1]
     rows = [(f"{first[s.key]:.3f} → {newest[s.key]:.3f}", f"held-out {s.label}") for s in figures]
     whole = sum(seconds for _, seconds, _ in data.seconds)
+    begun = "the last command" if "\n" in data.command else "the command"
     loop = f"in the loop, {spent(records, 'eval'):.0f} s of them in evaluations"
     defaults = dict(flat(data.defaults))
     options = [(name, f"{value}", f"{defaults.get(name, '')}") for name, value in flat(config)]
@@ -150,7 +151,7 @@ def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
             (f"{last['updates']:,}", "updates"),
             (
                 f"{whole or spent(records):.0f} s",
-                "from the command to this page" if whole else loop,
+                f"from {begun} to this page" if whole else loop,
             ),
         ],
         scores=[score.label for score in figures],
