@@ -50,10 +50,17 @@ def test_what_is_whole_passes(name):
     assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], TERMS) == {}
 
 
-@pytest.mark.parametrize(("likeliest", "chance"), [(10, -1.0), (-2, -1.0), (3, 3.0), (3, np.nan)])
-def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance):
+@pytest.mark.parametrize(
+    ("likeliest", "chance", "reason"),
+    [
+        *((10, -1.0, "tokens"), (-2, -1.0, "tokens"), (3, 3.0, "tokens"), (3, np.nan, "tokens")),
+        *((2, -1.51, "log_probs"), (2, -1.5, None), (3, -1.0, None)),  # a drawn one's, and others'
+    ],
+)
+def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance, reason):
     top = {"top_ids": np.full((3, 1), likeliest), "top_log_probs": np.full((3, 1), chance)}
-    assert flaws([group(completion(**top), *group().completions[1:])], TERMS)[0][0] == "tokens"
+    flawed = flaws([group(completion(**top), *group().completions[1:])], TERMS)
+    assert [flaw.reason for flaw in flawed.values()] == ([reason] if reason else [])
 
 
 def test_tokens_behind_the_end_are_refused_but_in_several_turns():

@@ -24,6 +24,8 @@ REFUSED = "rollout/refused"
 ABOVE_ZERO = 1e-4
 """How far above 0 rounding may lift a log-prob: float32 rounds logits below 1,024 in size by at
 most 6e-5, and a sampler may round the token's logit and the normaliser apart."""
+SAME = 1e-3
+"""Nats at most between a token's log-prob and its own among the likeliest, which are one number."""
 IMPOSSIBLE = -9999.0
 """What vLLM writes for minus infinity: the sampler says that the token could not be drawn."""
 NO_CHANCE = -40.0
@@ -115,6 +117,11 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
         if not (known and likeliest <= ABOVE_ZERO):  # False of NaN
             text = f"likeliest tokens up to {ids.max(initial=-1)}, of log-probs up to {likeliest:g}"
             return Flaw("tokens", f"{text}, of a vocabulary of {terms.vocab_size}")
+        places, ranks = np.nonzero(ids == completion.token_ids[:, None])
+        gaps = np.abs(completion.log_probs[places] - completion.top_log_probs[places, ranks])
+        if gaps.max(initial=0) > SAME:
+            text = f"a log-prob is {gaps.max():g} nats from that of its token among the likeliest"
+            return Flaw("log_probs", text)
     last = int(completion.token_ids[-1])
     if reason == "stop" and terms.eos_id not in (None, last):
         return Flaw("finish", f"a completion ends at token {last}, the end token is {terms.eos_id}")
