@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from contextlib import contextmanager
 from functools import partial
 from threading import active_count
@@ -44,6 +45,17 @@ def test_a_server_that_is_starting_is_waited_for(status):
         assert ask_health(url) == (None if status == 200 else f"it answers {status}")
 
 
+def test_health_that_comes_byte_by_byte_is_no_whole_answer_in_time(monkeypatch):
+    def drip(handler):
+        for byte in b"HTTP/1.1 102 Processing\r\n\r\n" * 2:
+            handler.wfile.write(bytes([byte]))
+            time.sleep(0.02)
+
+    monkeypatch.setattr("ogrpo.rollout.vllm.api.HEALTH_SECONDS", 0.2)
+    with serving(drip) as url:
+        assert ask_health(url) == "it did not answer in full within 0.2 s"
+
+
 def test_an_answer_that_cannot_be_decoded_is_waited_for_and_a_redirection_is_no_success():
     with answering({"/health": 200}, **{"Content-Encoding": "gzip"}) as (url, _):
         assert "decompressing" in ask_health(url)
@@ -56,8 +68,10 @@ def test_an_answer_that_cannot_be_decoded_is_waited_for_and_a_redirection_is_no_
         finally:
             await api.close()
 
-    with answering({"/resume": 302}, Location="/login") as (url, _):
+    with answering({"/resume": 302, "/health": 302}, Location="//[") as (url, _):
         asyncio.run(resume(url))
+        with pytest.raises(RolloutError, match=r"302: it sends on to .* is not followed"):
+            ask_health(url)
 
 
 ELSEWHERE = "https://me:SECRET@gpu.lan/in?key=SECRET"

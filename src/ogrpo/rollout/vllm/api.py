@@ -260,7 +260,7 @@ def ask_health(url: str) -> str | None:
     try:
         reply = _health(url)
     except UNREACHED as error:
-        cause: BaseException | None = error
+        why, cause = error, error
         while cause is not None:  # another attempt would not change these
             if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
                 raise RolloutError(
@@ -273,8 +273,9 @@ def ask_health(url: str) -> str | None:
                     " as vLLM has none by itself, or a certificate that is signed by a public"
                     " authority"
                 ) from error
+            why = cause if isinstance(cause, OSError) and cause.errno else why
             cause = cause.__cause__ or cause.__context__
-        return shown(str(error) or type(error).__name__)
+        return shown(str(why) or type(why).__name__)
     if reply.is_success:
         return None
     if reply.status_code >= 500 or reply.status_code in BUSY:
@@ -283,18 +284,25 @@ def ask_health(url: str) -> str | None:
 
 
 def _health(url: str) -> httpx.Response:
-    headers = headers_of_environment()
-    return httpx.get(
-        f"{url}/health", headers=headers, timeout=HEALTH_SECONDS, trust_env=False, verify=_tls()
-    )
+    async def ask() -> httpx.Response:
+        who, tls = headers_of_environment(), _tls()
+        client = httpx.AsyncClient(headers=who, timeout=None, trust_env=False, verify=tls)
+        async with asyncio.timeout(HEALTH_SECONDS), client:
+            return await client.get(f"{url}/health")
+
+    try:  # whole, however slowly its bytes come
+        return asyncio.run(ask())
+    except TimeoutError as error:
+        late = f"it did not answer in full within {HEALTH_SECONDS:g} s"
+        raise httpx.ReadTimeout(late) from error
 
 
 def _remedy(url: str, reply: httpx.Response) -> str:
     if reply.status_code in (401, 403, 407):
         return f"it does not let us in; {ELSEWHERE}"
     if reply.has_redirect_location:
-        target = urlsplit(reply.headers["Location"])
-        host = target.netloc.rpartition("@")[2]
+        target = httpx.URL(reply.headers["Location"])
+        host = target.netloc.decode()  # without who asks
         place = f"{target.scheme}://{host}" if host else target.path
         return f"it sends on to {shown(place)}, which is not followed: give that address"
     parts = urlsplit(url)
