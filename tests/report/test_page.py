@@ -42,6 +42,9 @@ def test_a_page_is_drawn_while_its_run_goes_on(tmp_path):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(results([made, made]))
     assert "│ 1.3e+10 │" in console.export_text()
+    run.page_data.write_text("[")
+    with pytest.raises(ValueError, match="damaged: delete it"):
+        page_of(run)
     assert not run.report.exists()
 
 

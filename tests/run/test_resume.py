@@ -106,7 +106,9 @@ def everything(run: Path) -> dict[str, bytes]:
 
 def test_a_damaged_newest_checkpoint_is_set_aside_for_the_one_before(whole, copy):
     damaged = harm(copy, 4)
+    (copy / "report.json").write_text("[")
     said = go(copy, resume=True)
+    assert f"the page lacks earlier commands: {copy / 'report.json'} is damaged" in said
     assert f"the checkpoint of step 4 is damaged (arrays/d/{damaged[4]} has other bytes" in said
     assert "resuming after step 3" in said
     assert left(copy) == left(whole)

@@ -106,8 +106,8 @@ def page_of(run: RunDir) -> str:
     config = run.read_config()
     if not run.page_data.is_file():
         return _page(run, config, PageData("(not known)", config["algorithm"]))
-    fields = read_json(run.page_data)
     try:
+        fields = read_json(run.page_data)
         samples = [
             Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
             for s in fields["samples"]

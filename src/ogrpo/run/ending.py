@@ -21,7 +21,7 @@ from ogrpo.run.resuming import origin
 from ogrpo.run.session import Session, as_json, not_counted, outcomes
 from ogrpo.setup.model import save_model
 from ogrpo.system.extras import commit_of
-from ogrpo.system.files import read_json
+from ogrpo.system.files import read_object
 from ogrpo.system.terminal import shown
 
 SHOWN_ANSWERS = 12
@@ -112,8 +112,13 @@ def first_page(session: Session) -> PageData:
     ]
     command, kept = session.command.whole, session.run.page_data
     if session.config.goes_on and kept.is_file():
-        before, command = read_json(kept).get("command", ""), shown(command)
-        command = before if f"\n{before}".endswith(f"\n{command}") else f"{before}\n{command}"
+        command = shown(command)
+        try:
+            before = read_object(kept)["command"]
+            command = before if f"\n{before}".endswith(f"\n{command}") else f"{before}\n{command}"
+        except (KeyError, ValueError) as error:
+            words = f"the page lacks earlier commands: {kept} is damaged: {error}"
+            session.say(words, style="yellow")
     defaults = as_json(TrainConfig())
     return PageData(command, session.title, provenance=provenance, defaults=defaults)
 

@@ -39,15 +39,15 @@ class Keeper:
 
     def before_evaluation(self, state: LoopState, record: Callable[[], Record]) -> None:
         """Takes a step that is complete but for its evaluation."""
+        self._written = False  # until the state and its record belong together
         self._hold(state, record)
-        self._written = False
         self._write_beside(state)
         self._written = True
 
     def take(self, state: LoopState, record: Record) -> None:
         """Takes a step that is complete, and writes its record."""
-        self._hold(state, None)
         self._written = False
+        self._hold(state, None)
         if is_first():
             self._write_beside(state)
             self._metrics.write(record)
