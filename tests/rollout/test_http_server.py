@@ -217,6 +217,12 @@ def test_a_thread_that_cannot_be_started_costs_no_later_connection(service, monk
         assert answer(say(server.server_address, request(GOOD)))[0] == 200
 
 
+def test_a_port_that_cannot_be_had_is_named(service, address):
+    for port in (address[1], 70_000):
+        with pytest.raises(ValueError, match=rf"^127\.0\.0\.1:{port} .*another --host or --port$"):
+            Endpoint(service, port=port)
+
+
 def test_a_client_of_http_1_0_sees_its_answer_end(address):
     assert answer(say(address, b"GET /health HTTP/1.0\r\n\r\n")) == (200, {})
 

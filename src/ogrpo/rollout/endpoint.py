@@ -365,6 +365,9 @@ class Endpoint(HttpServer):
         host: interface; pushes are remote control, so keep to the loopback or a private network.
         port: 0 takes a free one.
         native: whether to offer `/inference/v1/generate`.
+
+    Raises:
+        ValueError: the port is taken or there is none such, or the interface is not this machine's.
     """
 
     def __init__(
@@ -391,7 +394,12 @@ class Endpoint(HttpServer):
         }
         if native:
             routes["POST", "/inference/v1/generate"] = lambda body, _: service.generate(body)
-        super().__init__((host, port), _handler(routes))
+        try:
+            super().__init__((host, port), _handler(routes))
+        except (OSError, OverflowError) as error:
+            raise ValueError(
+                f"{host}:{port} cannot be listened on ({error}): give another --host or --port"
+            ) from error
         self.url = url_of(host, self.server_port)
 
 
