@@ -63,6 +63,26 @@ def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance, reason):
     assert [flaw.reason for flaw in flawed.values()] == ([reason] if reason else [])
 
 
+NEVER = np.full(3, -np.inf, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "log_probs"),
+        ({"log_probs": NEVER, "top_log_probs": np.stack([NEVER] * 2, 1)}, "log_probs"),
+        ({"token_ids": np.array([1, -1, EOS], np.int32)}, "tokens"),
+        ({"loss_mask": np.array([True, False, True])}, None),  # a tool's token was not drawn
+        ({"top_ids": np.full((2, 2), 2)}, None),  # the buffer says how many it takes
+    ],
+)
+def test_what_was_drawn_is_looked_for_among_the_likeliest_where_there_are_any(fields, reason):
+    chances = np.full((3, 2), [-3.0, -np.inf], np.float32)
+    top = {"top_ids": np.full((3, 2), [2, -1]), "top_log_probs": chances}
+    flawed = flaws([group(completion(**{**top, **fields}), *group().completions[1:])], TERMS)
+    assert [flaw.reason for flaw in flawed.values()] == ([reason] if reason else [])
+
+
 def test_tokens_behind_the_end_are_refused_but_in_several_turns():
     assert (
         flaws([group(completion(1, EOS, 2, 3, 4), *group().completions[1:])], TERMS)[0][0]

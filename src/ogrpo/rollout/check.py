@@ -117,11 +117,13 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
         if not (known and likeliest <= ABOVE_ZERO):  # False of NaN
             text = f"likeliest tokens up to {ids.max(initial=-1)}, of log-probs up to {likeliest:g}"
             return Flaw("tokens", f"{text}, of a vocabulary of {terms.vocab_size}")
-        places, ranks = np.nonzero(ids == completion.token_ids[:, None])
-        gaps = np.abs(completion.log_probs[places] - completion.top_log_probs[places, ranks])
-        if gaps.max(initial=0) > SAME:
-            text = f"a log-prob is {gaps.max():g} nats from that of its token among the likeliest"
-            return Flaw("log_probs", text)
+        if ids.shape[:-1] == (length,) and ids.shape == completion.top_log_probs.shape:
+            drawn = (ids >= 0) & (ids == completion.token_ids[:, None])
+            places, ranks = np.nonzero(drawn & completion.carries_loss[:, None])
+            one, other = completion.log_probs[places], completion.top_log_probs[places, ranks]
+            if (apart := ~np.isclose(one, other, rtol=0, atol=SAME, equal_nan=True)).any():
+                text = f"a log-prob is {one[apart][0]:g}, and {other[apart][0]:g} where its token"
+                return Flaw("log_probs", f"{text} is among the likeliest")
     last = int(completion.token_ids[-1])
     if reason == "stop" and terms.eos_id not in (None, last):
         return Flaw("finish", f"a completion ends at token {last}, the end token is {terms.eos_id}")
