@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -54,6 +55,15 @@ def test_health_that_comes_byte_by_byte_is_no_whole_answer_in_time(monkeypatch):
     monkeypatch.setattr("ogrpo.rollout.vllm.api.HEALTH_SECONDS", 0.2)
     with serving(drip) as url:
         assert ask_health(url) == "it did not answer in full within 0.2 s"
+
+
+def test_a_name_of_several_addresses_that_refuse_says_so(monkeypatch):
+    addresses = [
+        (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, 1))
+        for family, host in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"))
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    assert "Errno" in ask_health("http://localhost:1")
 
 
 def test_an_answer_that_cannot_be_decoded_is_waited_for_and_a_redirection_is_no_success():

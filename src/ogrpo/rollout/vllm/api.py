@@ -274,7 +274,10 @@ def ask_health(url: str) -> str | None:
                     " authority"
                 ) from error
             why = cause if isinstance(cause, OSError) and cause.errno else why
-            cause = cause.__cause__ or cause.__context__
+            if isinstance(cause, BaseExceptionGroup):  # one of each address of the name
+                cause = cause.exceptions[-1]
+            else:
+                cause = cause.__cause__ or cause.__context__
         return shown(str(why) or type(why).__name__)
     if reply.is_success:
         return None
