@@ -117,6 +117,18 @@ def test_a_run_goes_on_without_its_log_to_the_bit(drawn, tmp_path):
     assert left(broken) == left(whole)
 
 
+def test_a_run_that_was_to_begin_again_with_a_log_that_the_buffer_refuses_begins_later(
+    drawn, tmp_path
+):
+    logs, steps = Logs(path=drawn), replace(OFFLINE, steps=1)
+    go(tmp_path / "run", schedule=steps, logs=logs)
+    fresh = replace(CONFIG.replay, max_staleness=0)
+    with pytest.raises(ValueError, match="refused 4 as stale"):
+        go(tmp_path / "run", schedule=steps, logs=logs, resume_from=0, replay=fresh)
+    said = go(tmp_path / "run", schedule=steps, logs=logs, resume=True)
+    assert "no checkpoint yet: starting over" in said
+
+
 def test_what_a_log_cannot_serve_is_refused_with_the_remedy(drawn, tmp_path):
     logs = written(tmp_path / "log.jsonl", read(drawn))
 

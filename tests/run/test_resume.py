@@ -6,6 +6,8 @@ import shutil
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +20,7 @@ from ogrpo.config.update import Lora, Region
 from ogrpo.learner.checkpoint import CheckpointError
 from ogrpo.loop.evaluate import withdraw
 from ogrpo.report.run_dir import RunDir
+from ogrpo.run import resuming
 from ogrpo.system import lock
 from tests.run.small_run import CONFIG as SMALL
 from tests.run.small_run import PROGRAMS, failing, go, go_with, left, looking
@@ -149,6 +152,18 @@ def test_a_run_goes_back_to_the_step_that_is_asked_for(whole, copy):
     records = (copy / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (copy / "metrics.jsonl").write_bytes(b"".join(records[:2]))  # as copied while the run went on
     assert "ends at step 1: the records up to step 4 are missing" in go(copy, resume=True)
+
+
+def test_a_process_that_is_refused_alone_waits_for_no_other(monkeypatch, tmp_path):
+    exchanges: list[object] = []
+    monkeypatch.setattr(resuming, "is_first", lambda: False)
+    monkeypatch.setattr(resuming, "on_first", exchanges.append)
+    session: Any = SimpleNamespace(run=RunDir(tmp_path))
+    checkpoints: Any = SimpleNamespace(set_aside=lambda step: tmp_path / str(step))
+    leaving = resuming._leaving_behind(session, checkpoints, {4: None}, step=2, beside=2, keep=True)
+    with pytest.raises(MemoryError), leaving:
+        raise MemoryError
+    assert len(exchanges) == 1  # the look at the records, before anything is moved
 
 
 def test_a_critic_goes_on_where_its_checkpoint_left_it(tmp_path):

@@ -15,16 +15,17 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from ogrpo.config.train import TrainConfig
 from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
-from ogrpo.learner.hosts import from_first, on_first
+from ogrpo.learner.hosts import from_first, is_first, on_first
 from ogrpo.learner.state import TrainState
 from ogrpo.loop.collect import start
 from ogrpo.loop.state import LoopState, check_frozen, first_arrays, resume
@@ -148,15 +149,15 @@ def begin(session: Session, params: Params, checkpoints: Checkpoints) -> LoopSta
     config, parts = session.config, session.parts
     step, behind = choose(session, checkpoints) if config.goes_on else (None, {})
     if step is None:
-        again = config.resume_from is not None
+        initial = parts.learner.init(params)
+        describe(session, initial)
         if config.goes_on:
+            again = config.resume_from is not None
             session.say("starting over" if again else "no checkpoint yet: starting over")
-        leaving = _leaving_behind(session, checkpoints, behind, step=-1, beside=-1, keep=again)
-        with leaving if config.goes_on else nullcontext():
-            checkpoints.make()
-            initial = parts.learner.init(params)
-            describe(session, initial)
-            return start(initial, parts)
+            with _leaving_behind(session, checkpoints, behind, step=-1, beside=-1, keep=again):
+                pass  # the buffer sets its groups aside next: nothing could be put back
+        checkpoints.make()
+        return start(initial, parts)
     before = checkpoints.progress(step)
     now = origin(session.prepared)
     for line in check_origin(before["origin"], now, anyway=config.resume_anyway):
@@ -269,12 +270,14 @@ def _leaving_behind(
     """
     rewind = partial(session.run.rewind, step, beside=beside, keep=keep)
     on_first(partial(rewind, dry=True))
-    places = {newer: checkpoints.set_aside(newer) for newer in behind}
+    places: dict[int, Path] = {}
     try:
+        for newer in behind:
+            places[newer] = checkpoints.set_aside(newer)
         yield
     except BaseException:
-        for newer, place in places.items():
-            on_first(partial(place.rename, session.run.checkpoints / str(newer)))
+        for newer, place in places.items() if is_first() else ():  # the others may not be here
+            place.rename(session.run.checkpoints / str(newer))
         raise
     for newer, reason in behind.items():
         damaged = "" if reason is None else f"is damaged ({reason}); it "
