@@ -16,7 +16,7 @@ import warnings
 from typing import IO, Any, NoReturn
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Float
+from sympy import Float, I, evaluate
 
 RENEW_AFTER = 1000  # comparisons made by one copy: the parser's tables grow with what it has read
 NO_TIMEOUT: Any = None  # accepted by math-verify, though its annotation says int
@@ -61,9 +61,21 @@ def compare(answer: str, gold: str) -> str:
 
 def verdict(gold: Any, answer: Any) -> str:
     """Compare two parsed expressions: "correct" or "wrong"."""
+    gold, answer = imaginary(gold), imaginary(answer)
     rounding = places(gold, answer)
     equal = verify(gold, answer, float_rounding=rounding, timeout_seconds=None)
     return "correct" if equal else "wrong"
+
+
+def imaginary(parsed: Any) -> Any:
+    """Return an expression with the number i for its letter.
+
+    math-verify leaves a variable, one for `5i` and another for `5 i` or `2(1+i)`.
+    """
+    letters = [each for each in getattr(parsed, "free_symbols", ()) if each.name == "i"]
+    with contextlib.suppress(ValueError), evaluate(False):  # an interval, as a pair is, is real
+        return parsed.xreplace(dict.fromkeys(letters, I)) if letters else parsed
+    return parsed
 
 
 def places(gold: Any, answer: Any) -> int:

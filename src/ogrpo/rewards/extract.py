@@ -32,9 +32,11 @@ _DELIMITER = re.compile(r"\\[()\[\]]|\\q?quad\b|\\[ ,;!\\]|\\\Z|[$~&]|\\text\s*\
 _LABEL = r"(?:[A-Za-z](?:_\{?\w+\}?|\(\w+\))?\s*=\s*)?"
 _SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\Z")
 # Possessive, so that a long run of spaces is read once.
+_OPEN = r"(?:\\(?:text(?:bf)?|math(?:bf|rm))\{|\\\(|(?i:(?:option|choice)\b)|[*(\s$`\"“])*+"
 _CHOICE = re.compile(
-    r"(?i:answer)(?i:\s+is)?+\s*+:?+[*(\s]*+([A-Z])(?![A-Za-z'])"
-    r"([)*]*(?:\s*(?:,|/|or\b|and\b))+\s*[*(]*(?!I\b)[A-Z](?![\w'’]|\s+[a-z]))?"
+    rf"(?i:answer|(?:correct|right|best) (?:option|choice))(?i:\s+is)?+\s*+:?+{_OPEN}"
+    r"([A-Z])(?![A-Za-z']|\s*=)"
+    rf"((?:\\\)|[)*}}$`\"”])*(?:\s*(?:,|/|or\b|and\b))+{_OPEN}(?!I\b)[A-Z](?![\w'’]|\s+[a-z]))?"
 )
 
 

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from ogrpo.rewards.bounded import BadGold, BoundedVerifier, Pair, Verdict, compare_plain, is_plain
 from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, last_number, marker_answer
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse, text_fault
-from ogrpo.rewards.quantities import parts, surely_wrong, without_thousands
+from ogrpo.rewards.quantities import (
+    in_order,
+    parts,
+    quantity,
+    surely_wrong,
+    without_thousands,
+)
 from ogrpo.rewards.text import (
     ascii_minus,
     is_choice,
@@ -130,7 +136,8 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
     ('correct', 'correct')
     >>> compare_here(r"\boxed{36/2}", "18")
     """
-    inside, gold = plain_writing(undelimited(unboxed(answer))), plain_writing(undelimited(gold))
+    written = undelimited(unboxed(answer))
+    inside, gold = plain_writing(written), plain_writing(undelimited(gold))
     if is_plain(inside) and is_plain(gold):
         return compare_plain(inside, gold)
     bare = without_percent(inside), without_percent(gold)
@@ -139,8 +146,8 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
     if not inside:
         return "unparsable"
     if is_text(gold):
-        return "correct" if same_text(inside, gold) else "wrong"
-    if inside == gold or (is_choice(gold) and same_text(inside, gold)):
+        return "correct" if any(same_text(text, gold) for text in (inside, written)) else "wrong"
+    if inside == gold or (is_choice(gold) and same_text(written, gold)):
         return "correct"
     return "wrong" if answer.startswith(BOXED) and surely_wrong(inside, gold) else None
 
@@ -156,12 +163,14 @@ def math_questions(answer: str, gold: str) -> list[Pair]:
     if not answer.startswith(BOXED):
         return [(upright_constants(ascii_minus(answer)), math_gold(gold))]
     inside = plain_writing(unwrapped(undelimited(upright_constants(unboxed(answer)))))
-    return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(inside, gold)]
+    return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(in_order(inside), gold)]
 
 
 def math_gold(gold: str) -> str:
     """Return a gold answer as it is handed to math-verify."""
-    gold = plain_writing(unwrapped(undelimited(upright_constants(gold))))
+    gold = in_order(plain_writing(unwrapped(undelimited(upright_constants(gold)))))
+    if measured := quantity(gold):
+        gold = measured.number
     return without_thousands(gold, gold) if "=" in gold else gold
 
 

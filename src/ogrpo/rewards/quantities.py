@@ -6,7 +6,7 @@ reads `X` as `x`. Answers that differ in these are judged before it, or compared
 
 import re
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -56,6 +56,8 @@ _SIZES = {
         "million": "1e6",
         "billion": "1e9",
     },
+    "Celsius": {"celsius": "1"},
+    "Fahrenheit": {"fahrenheit": "1"},
     "before noon": {"a.m am": "1"},
     "after noon": {"p.m pm": "1"},
 }
@@ -67,13 +69,22 @@ UNITS = {
 }
 _M = (UNITS["minute"], UNITS["million"])
 """What an m behind a number may mean besides metres."""
-POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
+POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3, "degree": 1, "degrees": 1}
 _QUANTITY = re.compile(
     r"(?P<number>.*(?:[0-9})!]|\\pi))\s*(?P<words>[A-Za-z][A-Za-z. ]*?)\s*"
     r"(?:\^\{?(?P<power>[23])\}?)?(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+))?\.?\Z",
     re.S,
 )
-_DOLLARS = re.compile(r"(?P<sign>-?)\\?\$\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
+_MONEY = re.compile(r"(?P<sign>-?)(?P<currency>\\?\$|[€£¥])\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
+_DEGREES = re.compile(r"(?<=[0-9}]) *\^\{?\\circ ?\}? *([CF])\Z")
+_RESIDUE = re.compile(
+    r"(?:(?:(?!mod).)*\\equiv *)?(?P<number>[0-9]{1,9}) *\(? *"
+    r"\\?[pb]?mod *\{?(?P<modulus>[0-9]{1,9})\}?\)?\Z"
+)
+_NAMED = re.compile(r" *([a-dx-z]) *= *([^=]+)")
+_BETWEEN = re.compile(r" *(?:,|;|\\text *\{ *(?:and|,) *\}|\\q?quad|\band\b)+")
+_IN_PARTS = {"length", "mass", "time", "money"}
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([A-Za-z]+)\.? *,? *(?:and )?")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _PAIR = re.compile(r"(?:[(\[]|\\\{)[^)\]}]*,")
 _QUALIFIED = re.compile(
@@ -110,10 +121,20 @@ def quantity(text: str, *, bare: bool = False) -> Quantity | None:
     Quantity(number='12', unit=Unit(kind='length^2', size=Fraction(1, 10000)), per=None)
     >>> quantity("5m") is quantity("5 apples") is None
     True
+    >>> quantity(r"1\text{ hour and }30\text{ minutes}").number, quantity(r"3 \pmod{7}").unit.kind
+    ('\\frac{3}{2}', 'modulo 7')
     """
     plain = SPACES.sub(" ", without_wrappers(text)).strip()
-    if dollars := _DOLLARS.match(plain):
-        return Quantity(dollars["sign"] + dollars["number"], UNITS["dollar"])
+    plain = re.sub(r"\bmph\b", "miles/hour", plain)
+    plain = _DEGREES.sub(lambda scale: {"C": " Celsius", "F": " Fahrenheit"}[scale[1]], plain)
+    if money := _MONEY.match(plain):
+        unit = UNITS["dollar"] if "$" in money["currency"] else Unit(money["currency"], Fraction(1))
+        return Quantity(money["sign"] + money["number"], unit)
+    residue = _RESIDUE.match(plain)
+    if residue and int(residue["number"]) < int(residue["modulus"]):
+        return Quantity(residue["number"], Unit(f"modulo {residue['modulus']}", Fraction(1)))
+    if re.fullmatch(f"(?:{_PART.pattern}){{2,4}}", plain):
+        return _sum_of_parts(_PART.findall(plain))
     match = _QUANTITY.match(plain)
     if match is None or (len(match["words"]) == 1 and plain == text.strip() and not bare):
         return None
@@ -127,6 +148,18 @@ def quantity(text: str, *, bare: bool = False) -> Quantity | None:
     unit, per = UNITS[keys[0]], UNITS[keys[1]] if match["per"] else None
     kind = unit.kind if power == 1 else f"{unit.kind}^{power}"
     return Quantity(match["number"].strip(), Unit(kind, unit.size**power), per)
+
+
+def _sum_of_parts(pieces: list[tuple[str, str]]) -> Quantity | None:
+    """Return 3 hours 20 minutes in hours; None of several kinds, or not from the largest on."""
+    keys = [name if len(name) == 1 else name.lower() for _, name in pieces]
+    units = [UNITS[key] for key in keys if key in UNITS and UNITS[key].kind in _IN_PARTS]
+    sizes = [unit.size for unit in units]
+    falling = all(large > small for large, small in pairwise(sizes))
+    if len(units) < len(pieces) or len({unit.kind for unit in units}) > 1 or not falling:
+        return None
+    total = sum(Fraction(n) * size for (n, _), size in zip(pieces, sizes, strict=True)) / sizes[0]
+    return Quantity(f"\\frac{{{total.numerator}}}{{{total.denominator}}}", units[0])
 
 
 def _ratio(ours: Quantity, theirs: Quantity) -> Fraction | None:
@@ -158,8 +191,8 @@ def surely_wrong(answer: str, gold: str) -> bool:
     )
     if ours and theirs and _ratio(ours, theirs) is None:
         return True
-    words, gold_words = without_wrappers(answer), without_wrappers(gold)
-    if _QUALIFIED.search(words) and not _QUALIFIED.search(gold_words):
+    words = without_wrappers(ours.number if ours else answer)
+    if _QUALIFIED.search(words) and not _QUALIFIED.search(without_wrappers(gold)):
         return True
     if "=" not in gold and len(_EQUALS.findall(answer)) >= MOST_SIDES:
         return True
@@ -173,6 +206,20 @@ def surely_wrong(answer: str, gold: str) -> bool:
     letters, gold_letters = _variables(answer), _variables(gold)
     other_case = {v.lower() for v in letters} == {v.lower() for v in gold_letters}
     return letters != gold_letters and other_case
+
+
+def in_order(text: str) -> str:
+    r"""Return the values of x, y and z, or of a to d, as a tuple in the order of these names.
+
+    >>> in_order("y=3, x=2"), in_order(r"x=1\text{ or }x=2")
+    ('(2, 3)', 'x=1\\text{ or }x=2')
+    """
+    pieces = [_NAMED.fullmatch(piece) for piece in _BETWEEN.split(SPACES.sub(" ", text))]
+    values = {piece[1]: piece[2] for piece in pieces if piece}
+    alike = any(values.keys() <= set(names) for names in ("xyz", "abcd"))
+    if not 1 < len(values) == len(pieces) or not alike:
+        return text
+    return f"({', '.join(value.strip() for _, value in sorted(values.items()))})"
 
 
 def without_thousands(text: str, gold: str) -> str:
@@ -207,6 +254,9 @@ def parts(answer: str, gold: str) -> list[str]:
             return [str(int(based[1], int(based[2])))]
         except ValueError:
             return [answer]
+    rounded = answer.rpartition(r"\approx")[2].strip()
+    if "." in gold and all(map(_DECIMAL.match, (rounded, gold))):
+        answer = rounded if Fraction(rounded) == Fraction(gold) else answer
     sides = [side.strip() for side in _EQUALS.split(answer)]
     numbers = [side for side in sides if _is_number(side)]
     if ratio != 1:

@@ -38,7 +38,10 @@ _RAISED = str.maketrans(
     "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
 )
 _EXPONENT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
-_SIGNS = str.maketrans({"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx "})
+_SIGNS = {"°": r"^\circ ", "∞": r"\infty ", "·": r"\cdot ", "≈": r"\approx ", "∅": r"\emptyset "}
+_SIGNS |= {"½": r"\frac12", "⅓": r"\frac13", "⅔": r"\frac23", "¼": r"\frac14", "¾": r"\frac34"}
+_SIGNS |= {r"\degree": r"^\circ ", r"\varnothing": r"\emptyset ", "{:}": ":"}
+_WRITTEN = re.compile("|".join(map(re.escape, _SIGNS)) + r"|\\!\s*")
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _THIN_SPACE = re.compile(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
 _THOUSANDS_OF_PERCENT = re.compile(
@@ -46,9 +49,24 @@ _THOUSANDS_OF_PERCENT = re.compile(
 )
 _ABOUT = re.compile(r"\A\s*\\(?:approx|simeq)\b\s*|(?<!\\right)(?<!\s)\s*\.\s*\Z")
 _NOUNS = re.compile(r"(?<=[0-9}]) +((?!(and|abc|pqr|xyz)\b)[a-z]{3,}(?: +[A-Za-z]{2,})*)\Z")
-_LABEL = re.compile(r"\A(?:\\text(?:bf)?\{\s*)?\([A-E]\)\s*+\}?(\\[ ,;]|[\s~])*(?=[-$0-9]|\\frac)")
+_LABEL = re.compile(
+    r"\A(?:\\(?:text(?:bf|rm)?|math(?:bf|rm))\s*\{\s*)?(?:\(([A-E])\)|([A-E])[.)](?=[\s}]))\s*+\}?"
+    r"(?:\\[ ,;]|\\q?quad|[\s~])*(?=[-$0-9]|\\(?:[dt]?frac|sqrt|pi|\$))"
+)
+_MIXED = re.compile(
+    r"\A(-?)([0-9]{1,9})(?:(?:\s|\\[ ,;])+([0-9]{1,9})/([0-9]{1,9})(?![0-9])"
+    r"|(?:\s|\\[ ,;])*\\[dt]?frac\s*(?:\{([0-9]{1,9})\}|([0-9]))"
+    r"\s*(?:\{([0-9]{1,9})\}|([0-9]))(?=\s*\\%))"
+)
+_REPEATING = re.compile(
+    r"(?<![0-9.,])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar)\s*(?:\{([0-9]{1,9})\}|([0-9]))"
+)
+_RATIO = re.compile(r"\s*([1-9][0-9]*)((?:\s*:\s*[0-9]+){2,})\s*\Z")
 _POWER_OF_TEN = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})\Z")
-_EUROPEAN = re.compile(r"-?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+\Z")
+_EUROPEAN = re.compile(
+    r"-?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+\Z|-?[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}\Z"
+)
+_BLANKS = re.compile(r"-?[1-9][0-9]{0,2}(?:(?:\\[ ,]|[~\s])[0-9]{3})+(?:\.[0-9]+)?\Z")
 
 
 def ascii_minus(text: str) -> str:
@@ -63,9 +81,9 @@ def ascii_minus(text: str) -> str:
 def plain_writing(text: str) -> str:
     r"""Write as LaTeX what math-verify does not read.
 
-    These are exponents, roots and signs in Unicode, powers of ten, decimal commas, thin spaces
-    between thousands, an "approximately" or a choice's letter before, a full stop, and words behind
-    a number.
+    These are exponents, roots, fractions and signs in Unicode, powers of ten, decimal commas,
+    blanks or points between thousands, mixed numbers, repeating decimals, ratios of three numbers,
+    an "approximately" or a choice's letter before, a full stop, and words behind a number.
 
     >>> [plain_writing(text) for text in ("x\N{SUPERSCRIPT TWO}", "1e3", "1.234,5", "2e")]
     ['x^{2}', '1 \\times 10^{3}', '1234.5', '2e']
@@ -73,18 +91,38 @@ def plain_writing(text: str) -> str:
     ['2\\sqrt{3}', '12000', '3.1', '90^\\circ ']
     >>> [plain_writing(text) for text in ("18 apples", "75 percent", r"\textbf{(B)}\ 5")]
     ['18\\text{ apples}', '75 \\%', '5']
+    >>> [plain_writing(text) for text in ("3 1/2", r"33\frac13\%", r"0.1\overline{6}", "2:3:5")]
+    ['\\frac{7}{2}', '\\frac{100}{3}\\%', '\\frac{15}{90}', '(1, \\frac{3}{2}, \\frac{5}{2})']
     """
     text = _EXPONENT.sub(lambda raised: f"^{{{raised[0].translate(_RAISED)}}}", ascii_minus(text))
-    text = _THIN_SPACE.sub("", _ROOT.sub(r"\\sqrt{\1\2}", text.translate(_SIGNS)))
+    text = _WRITTEN.sub(lambda sign: _SIGNS.get(sign[0], ""), text)
+    text = _THIN_SPACE.sub("", _ROOT.sub(r"\\sqrt{\1\2}", text))
     text = _PERCENT.sub(r"\\%", _LABEL.sub("", _ABOUT.sub("", text)))
     text = _NOUNS.sub(r"\\text{ \1}", text)
+    text = _REPEATING.sub(_repeating, _MIXED.sub(_mixed, text))
     if power := _POWER_OF_TEN.match(text):
         return rf"{power[1]} \times 10^{{{int(power[2])}}}"
+    if ratio := _RATIO.match(text):
+        others = [f"\\frac{{{part}}}{{{ratio[1]}}}" for part in re.findall("[0-9]+", ratio[2])]
+        return f"(1, {', '.join(others)})"
     if _THOUSANDS_OF_PERCENT.match(text):
         return text.replace("{,}", "").replace(",", "")
+    if _BLANKS.match(text):
+        return SPACES.sub("", text)
     if _EUROPEAN.match(text):
         return text.replace(".", "").replace(",", ".")
     return text
+
+
+def _mixed(match: re.Match[str]) -> str:
+    sign, whole, above, below = filter(lambda group: group is not None, match.groups())
+    return f"{sign}\\frac{{{int(whole) * int(below) + int(above)}}}{{{int(below)}}}"
+
+
+def _repeating(match: re.Match[str]) -> str:
+    whole, first, period = match[1], match[2], match[3] or match[4]
+    above = int(whole + first + period) - int(whole + first or "0")
+    return f"\\frac{{{above}}}{{{10 ** len(first) * (10 ** len(period) - 1)}}}"
 
 
 def without_wrappers(text: str) -> str:
@@ -181,17 +219,22 @@ def is_choice(gold: str) -> bool:
 def same_text(answer: str, gold: str) -> bool:
     r"""Compare two texts but for case, spaces, LaTeX's wrappers and the punctuation around.
 
+    What an answer says beside the letter of a choice does not count.
+
     >>> same_text(r"\textbf{(b)}", "B"), same_text("Evelyn.", r"\text{Evelyn}")
     (True, True)
-    >>> same_text("2516_{8}", "2516_8"), same_text("2516_9", "2516_8")
-    (True, False)
+    >>> same_text("2516_9", "2516_8"), same_text("B, E", "B,E"), same_text("(B) 12", "B")
+    (False, True, True)
     """
+    label = _LABEL.match(answer)
+    if label and not re.search(r"\([A-E]\)", answer[label.end() :]):
+        return _bare(gold) in (_bare(answer), (label[1] or label[2]).casefold())
     return bool(_bare(answer)) and _bare(answer) == _bare(gold)
 
 
 def _bare(text: str) -> str:
     text = _WRAPPED.sub(r"\1", ascii_minus(text).replace("\\$", "").replace("$", ""))
     text = SPACES.sub(" ", _BASE_BRACES.sub(r"_\1", text)).strip(" .,;:!").casefold()
-    text = _NOON.sub(r" \1m", text)
+    text = re.sub(" ?, ?", ",", _NOON.sub(r" \1m", text))
     choice = _CHOICE.fullmatch(text)
     return choice[1] if choice else text
