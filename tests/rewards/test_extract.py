@@ -56,6 +56,8 @@ CHOICES = {
     "So the answer is $A$ or $B$": None,
     r"The correct option is \textbf{(B)}": "B",
     r"answer is \(B\). answer is `C`": "C",
+    "The answer is B. That is the right choice I made.": "B",
+    "The answer is $C(10,3)$": None,
     "The answer is C, and I am sure. Answer: (A), not B": "A",
     "The answer is B, I think.": "B",
     "The answer is a dog.": None,

@@ -161,12 +161,12 @@ ANSWERS = [
     ("3:20", [r"3\!:\!20", "3{:}20"], ["3:02"]),
     ("2:3:5", ["4 : 6 : 10"], ["2:5:3", "2:3"]),
     (r"\text{B,E}", ["B, E", r"\text{B, E}"], ["B", "BE"]),
-    ("C", [r"\textbf{(C)}\ \dfrac12", "C) 5"], ["(B) 5", "(C) 5 or (D) 6", r"\textbf{(B)}\ C"]),
+    ("C", [r"\textbf{(C)}\ \dfrac12", "C) 5"], ["(B) 5", "(C) 5 or D", "C) 5, D) 6"]),
     (r"\sqrt2", [r"\mathrm{(C)}\ \sqrt2"], [r"\mathrm{(C)}\ \sqrt3"]),
     (
         r"3 \pmod 7",
         ["3", r"x \equiv 3 \pmod{7}", r"10 \equiv 3\ (\text{mod }7)"],
-        [r"3 \pmod 5", "4"],
+        [r"3 \pmod 5", "4", r"2x \equiv 3 \pmod 7", r"x \not\equiv 3 \pmod 7"],
     ),
     ("10", [], [r"10 \bmod 7", r"x \equiv 1, 10 \pmod{12}", r"1 \pmod 2, 10 \pmod{12}"]),
     (
@@ -178,14 +178,15 @@ ANSWERS = [
     (r"60\text{ mph}", ["60", "60 miles per hour"], ["60 km/h", "6 mph"]),
     (
         r"20^\circ\text{C}",
-        ["20", "20 °C", r"20^{\circ}\mathrm{C}"],
+        ["20", "20 °C", "20 C", r"20^{\circ}\mathrm{C}"],
         ["20°F", "20 degrees Fahrenheit"],
     ),
+    ("20°C", ["20 °C", r"20^\circ\text{C}"], ["20 °F"]),
     ("€18", ["18", "€18.00"], [r"\$18", "€19"]),
     (
         "x=2, y=3",
         ["(2,3)", r"y = 3 \text{ and } x = 2"],
-        ["(3,2)", "x=2", "x=3,y=2", "x=2,y=3,z=4"],
+        ["(3,2)", "x=2", "x=3,y=2", "a=2,b=3", "x=2,y=3,z=4"],
     ),
     (r"(\frac12,-1)", [r"x=\frac12,\ y=-1", r"m=\frac12, b=-1"], [r"y=\frac12, x=-1"]),
 ]

@@ -35,7 +35,7 @@ _SEPARATOR = re.compile(rf"[\s,;]*(?:[^.,;:!?=]*\b(?:and|or)\b)?[\s,;]*{_LABEL}\
 _OPEN = r"(?:\\(?:text(?:bf)?|math(?:bf|rm))\{|\\\(|(?i:(?:option|choice)\b)|[*(\s$`\"“])*+"
 _CHOICE = re.compile(
     rf"(?i:answer|(?:correct|right|best) (?:option|choice))(?i:\s+is)?+\s*+:?+{_OPEN}"
-    r"([A-Z])(?![A-Za-z']|\s*=)"
+    r"(?!I\s+[a-z])([A-Z])(?![A-Za-z'(+^_]|\s*=)"
     rf"((?:\\\)|[)*}}$`\"”])*(?:\s*(?:,|/|or\b|and\b))+{_OPEN}(?!I\b)[A-Z](?![\w'’]|\s+[a-z]))?"
 )
 

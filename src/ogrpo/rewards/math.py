@@ -11,6 +11,7 @@ from ogrpo.rewards.extract import BOXED, LONGEST_ANSWER, Extractor, last_number,
 from ogrpo.rewards.judge import Judge, Outcome, RewardCounts, refuse, text_fault
 from ogrpo.rewards.quantities import (
     in_order,
+    is_number,
     parts,
     quantity,
     surely_wrong,
@@ -162,16 +163,20 @@ def math_questions(answer: str, gold: str) -> list[Pair]:
     """
     if not answer.startswith(BOXED):
         return [(upright_constants(ascii_minus(answer)), math_gold(gold))]
-    inside = plain_writing(unwrapped(undelimited(upright_constants(unboxed(answer)))))
-    return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(in_order(inside), gold)]
+    inside, right = _written(unboxed(answer)), _written(gold)
+    return [(f"{BOXED}{part}}}", math_gold(gold)) for part in parts(in_order(inside), right)]
 
 
 def math_gold(gold: str) -> str:
     """Return a gold answer as it is handed to math-verify."""
-    gold = in_order(plain_writing(unwrapped(undelimited(upright_constants(gold)))))
-    if measured := quantity(gold):
+    gold = in_order(_written(gold))
+    if (measured := quantity(gold)) and is_number(measured.number):  # 3 cm, 4 cm is a list
         gold = measured.number
     return without_thousands(gold, gold) if "=" in gold else gold
+
+
+def _written(text: str) -> str:
+    return plain_writing(unwrapped(undelimited(upright_constants(text))))
 
 
 class VerdictMemory:

@@ -56,8 +56,8 @@ _SIZES = {
         "million": "1e6",
         "billion": "1e9",
     },
-    "Celsius": {"celsius": "1"},
-    "Fahrenheit": {"fahrenheit": "1"},
+    "Celsius": {"celsius C": "1"},
+    "Fahrenheit": {"fahrenheit F": "1"},
     "before noon": {"a.m am": "1"},
     "after noon": {"p.m pm": "1"},
 }
@@ -78,7 +78,7 @@ _QUANTITY = re.compile(
 _MONEY = re.compile(r"(?P<sign>-?)(?P<currency>\\?\$|[€£¥])\s*(?P<number>[0-9.][0-9.,{}]*)\Z")
 _DEGREES = re.compile(r"(?<=[0-9}]) *\^\{?\\circ ?\}? *([CF])\Z")
 _RESIDUE = re.compile(
-    r"(?:(?:(?!mod).)*\\equiv *)?(?P<number>[0-9]{1,9}) *\(? *"
+    r"(?:(?:[A-Za-z] ?|[^A-Za-z\\]+)\\equiv *)?(?P<number>[0-9]{1,9}) *\(? *"
     r"\\?[pb]?mod *\{?(?P<modulus>[0-9]{1,9})\}?\)?\Z"
 )
 _NAMED = re.compile(r" *([a-dx-z]) *= *([^=]+)")
@@ -126,15 +126,17 @@ def quantity(text: str, *, bare: bool = False) -> Quantity | None:
     """
     plain = SPACES.sub(" ", without_wrappers(text)).strip()
     plain = re.sub(r"\bmph\b", "miles/hour", plain)
-    plain = _DEGREES.sub(lambda scale: {"C": " Celsius", "F": " Fahrenheit"}[scale[1]], plain)
+    plain = _DEGREES.sub(r" \1", plain)
     if money := _MONEY.match(plain):
         unit = UNITS["dollar"] if "$" in money["currency"] else Unit(money["currency"], Fraction(1))
         return Quantity(money["sign"] + money["number"], unit)
     residue = _RESIDUE.match(plain)
     if residue and int(residue["number"]) < int(residue["modulus"]):
         return Quantity(residue["number"], Unit(f"modulo {residue['modulus']}", Fraction(1)))
-    if re.fullmatch(f"(?:{_PART.pattern}){{2,4}}", plain):
-        return _sum_of_parts(_PART.findall(plain))
+    if re.fullmatch(f"(?:{_PART.pattern}){{2,4}}", plain) and (
+        total := _sum_of_parts(_PART.findall(plain))
+    ):
+        return total
     match = _QUANTITY.match(plain)
     if match is None or (len(match["words"]) == 1 and plain == text.strip() and not bare):
         return None
@@ -191,6 +193,9 @@ def surely_wrong(answer: str, gold: str) -> bool:
     )
     if ours and theirs and _ratio(ours, theirs) is None:
         return True
+    names, gold_names = _named_values(answer).keys(), _named_values(gold).keys()
+    if names and gold_names and names != gold_names:
+        return True
     words = without_wrappers(ours.number if ours else answer)
     if _QUALIFIED.search(words) and not _QUALIFIED.search(without_wrappers(gold)):
         return True
@@ -214,12 +219,15 @@ def in_order(text: str) -> str:
     >>> in_order("y=3, x=2"), in_order(r"x=1\text{ or }x=2")
     ('(2, 3)', 'x=1\\text{ or }x=2')
     """
+    values = _named_values(text)
+    return f"({', '.join(value for _, value in sorted(values.items()))})" if values else text
+
+
+def _named_values(text: str) -> dict[str, str]:
     pieces = [_NAMED.fullmatch(piece) for piece in _BETWEEN.split(SPACES.sub(" ", text))]
-    values = {piece[1]: piece[2] for piece in pieces if piece}
+    values = {piece[1]: piece[2].strip() for piece in pieces if piece}
     alike = any(values.keys() <= set(names) for names in ("xyz", "abcd"))
-    if not 1 < len(values) == len(pieces) or not alike:
-        return text
-    return f"({', '.join(value.strip() for _, value in sorted(values.items()))})"
+    return values if 1 < len(values) == len(pieces) and alike else {}
 
 
 def without_thousands(text: str, gold: str) -> str:
@@ -245,8 +253,8 @@ def parts(answer: str, gold: str) -> list[str]:
     if "=" in answer + gold:
         answer = without_thousands(answer, gold)
     theirs, ratio = quantity(gold), Fraction(1)
-    ours = quantity(answer, bare=theirs is not None or _is_number(gold))
-    if ours and (theirs or _is_number(gold)):
+    ours = quantity(answer, bare=theirs is not None or is_number(gold))
+    if ours and (theirs or is_number(gold)):
         ratio = (theirs and _ratio(ours, theirs)) or ratio
         answer = ours.number
     if (based := _BASE_N.match(answer)) and "_" not in gold and ratio == 1:
@@ -258,7 +266,7 @@ def parts(answer: str, gold: str) -> list[str]:
     if "." in gold and all(map(_DECIMAL.match, (rounded, gold))):
         answer = rounded if Fraction(rounded) == Fraction(gold) else answer
     sides = [side.strip() for side in _EQUALS.split(answer)]
-    numbers = [side for side in sides if _is_number(side)]
+    numbers = [side for side in sides if is_number(side)]
     if ratio != 1:
         factor = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
         whole = [_THOUSANDS.sub("", side) for side in numbers or [answer]]  # (1,200) is a pair
@@ -266,7 +274,8 @@ def parts(answer: str, gold: str) -> list[str]:
     return numbers if len(numbers) > 1 and "=" not in gold else [answer]
 
 
-def _is_number(side: str) -> bool:
+def is_number(side: str) -> bool:
+    """Return whether a text has digits, and no letters but those of commands."""
     bare = _COMMAND.sub("", side)
     return any(c.isdigit() for c in bare) and not any(c.isalpha() for c in bare)
 

@@ -219,7 +219,7 @@ def is_choice(gold: str) -> bool:
 def same_text(answer: str, gold: str) -> bool:
     r"""Compare two texts but for case, spaces, LaTeX's wrappers and the punctuation around.
 
-    What an answer says beside the letter of a choice does not count.
+    What an answer says beside the letter of a choice does not count, unless it is another letter.
 
     >>> same_text(r"\textbf{(b)}", "B"), same_text("Evelyn.", r"\text{Evelyn}")
     (True, True)
@@ -227,7 +227,7 @@ def same_text(answer: str, gold: str) -> bool:
     (False, True, True)
     """
     label = _LABEL.match(answer)
-    if label and not re.search(r"\([A-E]\)", answer[label.end() :]):
+    if label and not re.search(r"(?<![A-Za-z])[A-E](?![A-Za-z])", answer[label.end() :]):
         return _bare(gold) in (_bare(answer), (label[1] or label[2]).casefold())
     return bool(_bare(answer)) and _bare(answer) == _bare(gold)
 
