@@ -34,13 +34,21 @@ from ogrpo.run.interrupt import StopRequest, handling, interrupt, noting, stop_o
 from ogrpo.run.keeper import Keeper
 from ogrpo.run.resuming import begin
 from ogrpo.run.session import Callback, Clock, Invocation, Session, TrainResult, as_json, compiled
-from ogrpo.setup import processes
 from ogrpo.setup.build import find_devices, make_parts
 from ogrpo.setup.cache import keep_compiled_programs
 from ogrpo.setup.devices import DTYPES, open_mesh
 from ogrpo.setup.find_task import check_sources
 from ogrpo.setup.model import save_model, with_folder
 from ogrpo.setup.prepare import judge_lines, prepare
+from ogrpo.setup.processes import (
+    SharedEngine,
+    check_alike,
+    check_processes,
+    same_model,
+    shared_parts,
+    shared_run,
+    start_processes,
+)
 from ogrpo.setup.servers import connect
 from ogrpo.system.terminal import shown
 from ogrpo.tasks import Task
@@ -106,7 +114,7 @@ def _prepare_session(
     clock: Clock,
 ) -> tuple[Session, Params]:
     """Returns a run's session and its first parameters; `stack` closes what it opens."""
-    processes.start_processes(config.processes)
+    start_processes(config.processes)
     console = console if is_first() else Console(quiet=True)
     keep_compiled_programs()
     give_back_after_compiling()
@@ -121,9 +129,9 @@ def _prepare_session(
     stack.callback(prepared.close)
     config = prepared.config
     check(config)
-    processes.check_processes(config)
-    processes.check_alike(prepared)
-    run = processes.shared_run(lambda: stack.enter_context(open_run(config, command, console)))
+    check_processes(config)
+    check_alike(prepared)
+    run = shared_run(lambda: stack.enter_context(open_run(config, command, console)))
     console.print(f"run directory {run.path}", markup=False, soft_wrap=True)
     names = config.track if is_first() else ()
     warn = partial(console.print, style="yellow", markup=False, soft_wrap=True)
@@ -136,7 +144,7 @@ def _prepare_session(
         if count:
             console.print(f"{count} {label}", style="yellow", markup=False)
     clock.mark("task, tokenizer and rewards made ready")
-    decoder, params = processes.same_model(prepared, console)
+    decoder, params = same_model(prepared, console)
     clock.mark("model loaded, or made by a warm start")
     params = kept_base(config, run, decoder, params, prepared.tokenizer)
     devices = find_devices(config, decoder)
@@ -145,11 +153,11 @@ def _prepare_session(
         served = params if config.model.path else fetch(params, everywhere=False)
         arguments = (config, run, decoder, served, prepared.tokenizer, console)
         servers = on_first(lambda: stack.enter_context(connect(*arguments)))
-        engine = processes.SharedEngine(servers) if several() else servers
+        engine = SharedEngine(servers) if several() else servers
     parts = make_parts(
         config, prepared, decoder, engine, devices=devices, experience=run.experience
     )
-    parts = processes.shared_parts(parts)
+    parts = shared_parts(parts)
     trackers = (lambda _, record: track(record),)
     session = Session(config, run, prepared, decoder, devices, parts, console, command, trackers)
     return session, params
