@@ -17,18 +17,7 @@ import numpy as np
 import tyro
 
 from benchmarks.rows import table
-from benchmarks.side_by_side.harness import (
-    Columns,
-    Common,
-    Figures,
-    Report,
-    Runs,
-    Worker,
-    measure_shapes,
-    parse,
-    python_with,
-    spread,
-)
+from benchmarks.side_by_side import harness
 from benchmarks.side_by_side.update_cases import SHAPES, SYSTEMS, Shape, make_batch, product_flops
 from ogrpo.setup.cache import cache_path
 
@@ -43,7 +32,7 @@ TOLERANCES = {"loss": 1e-4, "norm": 1e-4, "later": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
+class Options(harness.Common):
     """Measures one update of each system in fresh processes, in turn."""
 
     shapes: tuple[str, ...] = ("A", "B")
@@ -69,22 +58,22 @@ class Options(Common):
 
 
 def main(options: Options) -> None:
-    systems = {spec: parse(spec, SYSTEMS) for spec in options.systems}
-    shapes = {spec: parse(spec, SHAPES)[1] for spec in options.shapes}
+    systems = {spec: harness.parse(spec, SYSTEMS) for spec in options.systems}
+    shapes = {spec: harness.parse(spec, SHAPES)[1] for spec in options.shapes}
     pythons = {
-        name: python_with(options.environments, name, PEERS[name])
+        name: harness.python_with(options.environments, name, PEERS[name])
         if name in PEERS
         else sys.executable
         for name, _ in systems.values()
     }
 
-    def measure(shape: Shape, folder: Path) -> Figures:
+    def measure(shape: Shape, folder: Path) -> harness.Figures:
         arrays: dict[str, Any] = make_batch(shape, seed=0)
         np.savez(folder / "batch.npz", **arrays)
         bench = Bench(options, shape, systems, pythons, folder)
         return {"checks": bench.check() if options.check else None, "runs": bench.rounds()}
 
-    measure_shapes(options, shapes, measure, REPORT)
+    harness.measure_shapes(options, shapes, measure, REPORT)
 
 
 @dataclass(frozen=True)
@@ -97,11 +86,11 @@ class Bench:
     pythons: dict[str, str]
     folder: Path
 
-    def rounds(self) -> Runs:
+    def rounds(self) -> harness.Runs:
         """The figures of each system, a round at a time."""
         options = self.options
         timing = {name: getattr(options, name) for name in ("seconds", "updates", "warm_up")}
-        runs: Runs = {spec: [] for spec in self.systems}
+        runs: harness.Runs = {spec: [] for spec in self.systems}
         for turn in range(options.rounds):
             rate = self.call(sys.executable, "products", None)["rate"]  # the machine's own
             for spec, (name, settings) in self.systems.items():
@@ -113,7 +102,7 @@ class Bench:
                 print(f"round {turn + 1} {spec}: {line}", file=sys.stderr)
         return runs
 
-    def check(self) -> Figures:
+    def check(self) -> harness.Figures:
         """Three updates of each system from the same weights; a ValueError where they differ."""
         weights = str(self.folder / "weights")
         self.call(sys.executable, "ogrpo", SYSTEMS["ogrpo"], save=weights)
@@ -136,7 +125,7 @@ class Bench:
                 )
         return {"runs": runs, "differences": compared}
 
-    def call(self, python: str, name: str, settings: Any, **fields: Any) -> Figures:
+    def call(self, python: str, name: str, settings: Any, **fields: Any) -> harness.Figures:
         """Returns the answer of a worker."""
         job = {
             "shape": dataclasses.asdict(self.shape),
@@ -144,11 +133,11 @@ class Bench:
             **fields,
         }
         how = (f"update_{name}", python, job, self.folder, self.options.threads)
-        with Worker(*how) as worker:
+        with harness.Worker(*how) as worker:
             return worker.answer()
 
 
-def differences(one: Figures, other: Figures) -> dict[str, float]:
+def differences(one: harness.Figures, other: harness.Figures) -> dict[str, float]:
     """Relative differences of the first update's loss and gradient norm, and of the last loss."""
 
     def gap(name: str, update: int) -> float:
@@ -157,10 +146,10 @@ def differences(one: Figures, other: Figures) -> dict[str, float]:
     return {"loss": gap("losses", 0), "norm": gap("norms", 0), "later": gap("losses", -1)}
 
 
-def more(part: Figures) -> list[str]:
+def more(part: harness.Figures) -> list[str]:
     """Returns the machine's rate, and what the check of a shape found."""
     rates = [run["rate"] / 1e9 for run in next(iter(part["runs"].values()))]
-    rate = f"Products at {spread(rates)} Gflop a CPU-second."
+    rate = f"Products at {harness.spread(rates)} Gflop a CPU-second."
     if part["checks"] is None:
         return ["", rate, "", "Losses and gradient norms were not compared."]
     first = next(iter(part["checks"]["runs"].values()))
@@ -180,14 +169,14 @@ def more(part: Figures) -> list[str]:
     ]
 
 
-COLUMNS: Columns = {
+COLUMNS: harness.Columns = {
     "CPU s": lambda run: run["cpu"],
     "wall s": lambda run: run["wall"],
     "peak MiB": lambda run: run["peak"],
     "peak - imports MiB": lambda run: run["peak"] - run["imports"],
     "timed peak - imports MiB": lambda run: run["timed_peak"] - run["imports"],
 }
-REPORT = Report(
+REPORT = harness.Report(
     title="One GRPO update, side by side",
     note="Medians over rounds (least to greatest). CPU and wall seconds are of one update; the peak"
     " of resident memory is of the process, compilation included; the timed peak is that of"

@@ -16,6 +16,7 @@ from ogrpo.policy.flops import parameters
 from ogrpo.policy.lora import TARGETS, split
 from ogrpo.setup.presets import PRESETS, REAL
 from ogrpo_plan import main as study
+from ogrpo_plan import memory
 from ogrpo_plan.config import (
     DEVICES,
     GIB,
@@ -28,16 +29,6 @@ from ogrpo_plan.config import (
     Serve,
     Train,
     plan_of,
-)
-from ogrpo_plan.memory import (
-    TOKEN_STEP,
-    cut_weight_bytes,
-    device_tokens,
-    gathered_bytes,
-    proposed_tokens,
-    serve_budget,
-    train_budget,
-    trained_bytes,
 )
 from ogrpo_plan.times import measured, times
 
@@ -67,7 +58,7 @@ def test_the_shapes_have_the_parameters_of_their_model_cards():
 
 def test_the_memory_of_a_training_device_worked_by_hand():
     """Microbatches of 4 prompts: 4 (8 + 4 x 16) = 288 tokens, 4 (64 + 64 x 24) = 6400 pairs."""
-    rows = train_budget(TINY).rows
+    rows = memory.train_budget(TINY).rows
     assert rows["weights"] == 4 * WEIGHTS
     assert rows["gradients"] == 2 * 4 * WEIGHTS  # the sum over microbatches, and one of them
     assert rows["optimizer"] == 2 * 4 * WEIGHTS
@@ -78,9 +69,9 @@ def test_the_memory_of_a_training_device_worked_by_hand():
     assert rows["activations"] == 2 * 2 * 288 * (64 + 64 + 64 + 64 + 352)
     # Scores: 2 heads x 6400 float32, four times; MLP: 288 x 176 float32, five times.
     assert rows["working"] == 4 * 4 * 2 * 6400 + 5 * 4 * 288 * 176
-    assert train_budget(TINY).fits
+    assert memory.train_budget(TINY).fits
     referred = replace(TINY, train=replace(TINY.train, reference=True))
-    assert train_budget(referred).rows["policies kept for the servers"] == 3 * 4 * WEIGHTS
+    assert memory.train_budget(referred).rows["policies kept for the servers"] == 3 * 4 * WEIGHTS
 
 
 def adapted(rank):
@@ -89,7 +80,7 @@ def adapted(rank):
 
 def test_adapters_leave_the_weights_without_gradients_and_moments():
     """A layer's sides: q, o 128 each, k, v 96 each, MLP 3 x 240: 1168 numbers a rank."""
-    rows, full = train_budget(adapted(2)).rows, train_budget(TINY).rows
+    rows, full = memory.train_budget(adapted(2)).rows, memory.train_budget(TINY).rows
     trained = 4 * 2 * 2 * 1168
     assert rows["weights"] == 4 * WEIGHTS + trained
     assert rows["gradients"] == rows["optimizer"] == 2 * trained
@@ -102,7 +93,7 @@ def test_adapters_leave_the_weights_without_gradients_and_moments():
     # fsdp cuts the side of the hidden size: q, k, v, gate, up and o, down on the other one.
     whole = 2 * (64 + 32 + 32 + 176 + 176 + 64 + 176)
     cut = replace(adapted(2), train=replace(TINY.train, devices=4, fsdp=4, microbatches=1))
-    assert trained_bytes(cut) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
+    assert memory.trained_bytes(cut) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
     more, less = times(TINY), times(adapted(2))
     assert less["score a batch"] > more["score a batch"]  # the adapters' own products
     assert less["one update"] < 0.85 * more["one update"]
@@ -113,25 +104,27 @@ def test_fsdp_cuts_every_matrix_and_tensor_what_divides():
     config = SHAPES["tiny"]
     matrices = 11_264 + 2 * (12_288 + 33_792)
     small = WEIGHTS - matrices  # norms and biases
-    assert cut_weight_bytes(config, 2, fsdp=1, tensor=1) == 2 * WEIGHTS
-    assert cut_weight_bytes(config, 2, fsdp=4, tensor=1) == 2 * (matrices // 4 + small)
+    assert memory.cut_weight_bytes(config, 2, fsdp=1, tensor=1) == 2 * WEIGHTS
+    assert memory.cut_weight_bytes(config, 2, fsdp=4, tensor=1) == 2 * (matrices // 4 + small)
     # Two heads divide, with q's bias; the one key/value head does not.
     kv = 2 * 2 * 2048
     halves = matrices - kv + 2 * 64
-    assert cut_weight_bytes(config, 2, fsdp=1, tensor=2) == 2 * (halves // 2 + kv + small - 2 * 64)
+    assert memory.cut_weight_bytes(config, 2, fsdp=1, tensor=2) == 2 * (
+        halves // 2 + kv + small - 2 * 64
+    )
 
 
 def test_what_fsdp_gathers_is_the_largest_piece_and_the_gradient_of_the_table():
     config, sizes = SHAPES["tiny"], {"computed": 2, "kept": 4}
     layer = 12_288 + 128 + 33_792 + 128 + 32  # and its share of the last norm
-    assert gathered_bytes(config, **sizes, fsdp=1, tensor=1) == 0
-    assert gathered_bytes(config, **sizes, fsdp=2, tensor=1) == 2 * layer + 4 * 11_264
-    assert gathered_bytes(config, **sizes, fsdp=2, tensor=2) == layer + 2 * 11_264
+    assert memory.gathered_bytes(config, **sizes, fsdp=1, tensor=1) == 0
+    assert memory.gathered_bytes(config, **sizes, fsdp=2, tensor=1) == 2 * layer + 4 * 11_264
+    assert memory.gathered_bytes(config, **sizes, fsdp=2, tensor=2) == layer + 2 * 11_264
 
 
 def test_the_memory_of_an_npu_worked_by_hand():
     """2 calls of 1 group: 8 + 4 x 16 = 72 tokens, each 2 x 2 layers x 32 in bfloat16."""
-    budget = serve_budget(TINY)
+    budget = memory.serve_budget(TINY)
     assert budget.rows == {"weights": 2 * WEIGHTS, "keys and values": 2 * 72 * 256}
     assert budget.capacity == int(0.9 * GIB)
 
@@ -145,8 +138,8 @@ def cut(tokens, plan=LARGE):
 
 
 def test_a_microbatch_of_one_groups_tokens_costs_what_the_group_does():
-    group = device_tokens(LARGE) // 8
-    padded, rows = (train_budget(plan).rows for plan in (LARGE, cut(group)))
+    group = memory.device_tokens(LARGE) // 8
+    padded, rows = (memory.train_budget(plan).rows for plan in (LARGE, cut(group)))
     for name in rows:
         assert rows[name] == pytest.approx(padded[name], rel=0.01), name
 
@@ -154,17 +147,19 @@ def test_a_microbatch_of_one_groups_tokens_costs_what_the_group_does():
 @pytest.mark.parametrize("gib", [60.0, 80.0])
 def test_the_most_tokens_that_leave_a_tenth_are_proposed(gib):
     plan = replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=gib))
-    tokens = proposed_tokens(plan)
+    tokens = memory.proposed_tokens(plan)
     assert tokens is not None
-    assert tokens % TOKEN_STEP == 0
-    filled = [train_budget(cut(n, plan)) for n in (tokens, tokens + TOKEN_STEP)]
+    assert tokens % memory.TOKEN_STEP == 0
+    filled = [memory.train_budget(cut(n, plan)) for n in (tokens, tokens + memory.TOKEN_STEP)]
     assert filled[0].total <= 0.9 * filled[0].capacity < filled[1].total
 
 
 def test_all_is_proposed_where_all_fits_and_nothing_where_nothing_does():
     roomy = replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=10_000.0))
-    assert proposed_tokens(roomy) == device_tokens(roomy)
-    assert proposed_tokens(replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=8.0))) is None
+    assert memory.proposed_tokens(roomy) == memory.device_tokens(roomy)
+    assert (
+        memory.proposed_tokens(replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=8.0))) is None
+    )
 
 
 @pytest.mark.parametrize("params", ["float32", "bfloat16"])
@@ -181,7 +176,7 @@ def test_moments_are_counted_as_the_optimizer_makes_them(moments, params, rank):
     rest: Any = {"b1": 0.9, "b2": 0.98, "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0}
     state = jax.eval_shape(adam(**rest, moments=moments).init, shapes)
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    assert train_budget(plan).rows["optimizer"] == pytest.approx(held, rel=1e-3)
+    assert memory.train_budget(plan).rows["optimizer"] == pytest.approx(held, rel=1e-3)
 
 
 def test_the_times_worked_by_hand():
@@ -241,7 +236,7 @@ def test_a_plan_from_the_command_line(tmp_path, capsys):
     assert "Memory of one training device" in shown
     values = json.loads((folder / "plan.json").read_text())
     spent, tokens = values["seconds"], values["microbatch_tokens"]
-    assert tokens == device_tokens(parse_plan(options, program="plan"))
+    assert tokens == memory.device_tokens(parse_plan(options, program="plan"))
     drawing = spent["draw a batch"] + spent["push weights"]
     assert spent["a step"] == max(drawing, spent["one update"])
     rate = 4 * 2 / spent["a step"]
@@ -261,7 +256,7 @@ def test_what_does_not_fit_is_said_with_the_remedy(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_preset_fits_the_device_that_it_names(name):
-    budget = train_budget(plan_of(name))
+    budget = memory.train_budget(plan_of(name))
     assert budget.fits
     text = " ".join((PRESETS[name].__doc__ or "").split())
     assert DEVICES[name].device in text

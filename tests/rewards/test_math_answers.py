@@ -175,6 +175,7 @@ ANSWERS = [
         ["3", r"3\text{ hours}", r"30\text{ minutes}", "33", r"3\text{ hours }5\text{ minutes}"],
     ),
     ("5", [], [r"5\text{ feet }2\text{ inches}", "5 lb 3 oz"]),
+    (r"2\text{ cm}, 3\text{ cm}", [], [r"2\text{ m}, 3\text{ m}", r"2\text{ cm}, 4\text{ cm}"]),
     (r"60\text{ mph}", ["60", "60 miles per hour"], ["60 km/h", "6 mph"]),
     (
         r"20^\circ\text{C}",

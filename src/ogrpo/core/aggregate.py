@@ -41,12 +41,8 @@ def token_total(values: jax.Array, mask: jax.Array, *, counted: jax.Array | None
     Source: DAPO (Yu et al. 2025, arXiv:2503.14476).
 
     Args:
-      values: [..., T].
       mask: [..., T] bool, what is summed.
       counted: [..., T] bool, what the count counts; `mask` if None.
-
-    Returns:
-      Total of two scalars.
 
     Example:
       >>> mean(token_total(jnp.array([1.0, 3.0, 9.0]), jnp.array([True, True, False])))
@@ -99,12 +95,8 @@ def group_total(values: jax.Array, mask: jax.Array, *, counted: jax.Array | None
     """Sum of each group's mean over its tokens, number of groups: prompts weigh the same.
 
     Args:
-      values: [..., G, T].
       mask: [..., G, T] bool, what is summed.
       counted: [..., G, T] bool, what the count counts; `mask` if None.
-
-    Returns:
-      Total of two scalars.
     """
     check_axes("G, T", values=values, mask=mask)
     flat = (*jnp.shape(values)[:-2], -1)

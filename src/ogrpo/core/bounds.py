@@ -76,9 +76,6 @@ def clipped_gain(
       center: [Y]; `density_ratio(pi_k, mu)` is the exact one, ones the paper's approximation.
       eps: inside sigma.
       clip_eps: width of the band.
-
-    Returns:
-      Scalar.
     """
     advantages = (rewards - mu @ rewards) / reward_scale(mu, rewards, eps=eps)
     ratio = density_ratio(pi, mu)
@@ -248,9 +245,6 @@ def mixture_second_moment(pi: jax.Array, policies: jax.Array, weights: jax.Array
       pi: [Y].
       policies: [J, Y] the buffer's.
       weights: [J], summing to 1.
-
-    Returns:
-      The upper side.
     """
     return weights @ (1 + jax.vmap(lambda mu: chi_square_divergence(pi, mu))(policies))
 

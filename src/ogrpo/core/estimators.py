@@ -250,12 +250,8 @@ def high_probability_clip(n: Scalar, moment: Scalar, delta: Scalar) -> jax.Array
     biases by r what varies by r^2.
 
     Args:
-      n: samples.
       moment: M, at most 1 + chi^2.
       delta: failure probability in (0, 1).
-
-    Returns:
-      The cap.
     """
     check_nonnegative(n=n, moment=moment)
     check_open(1, delta=delta)

@@ -1,4 +1,7 @@
-"""Traces: products of cut-off ratios along a sequence, and the targets made of them."""
+"""Traces: products of cut-off ratios along a sequence, and the targets made of them.
+
+Arrays are [..., T] unless they say otherwise, log-ratios log pi - log mu; results are detached.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +17,8 @@ def trace_coefficient(log_ratio: jax.Array, *, decay: Scalar, cap: Scalar) -> ja
     al. 2018, arXiv:1802.01561), c-bar.
 
     Args:
-      log_ratio: [..., T].
       decay: lambda in [0, 1].
       cap: largest ratio that is passed on.
-
-    Returns:
-      [..., T] detached.
     """
     check_nonnegative(decay=decay, cap=cap)
     return jax.lax.stop_gradient(decay * jnp.minimum(exp_ratio(log_ratio), cap))
@@ -32,13 +31,9 @@ def trace_weight(log_ratio: jax.Array, mask: jax.Array, *, decay: Scalar, cap: S
     variance, and E_mu[prod min(1, rho_t)] = prod (1 - TV_t) for independent tokens.
 
     Args:
-      log_ratio: [..., T].
       mask: [..., T] bool; a masked token leaves the product as it is.
       decay: lambda in [0, 1].
       cap: largest factor before decay.
-
-    Returns:
-      [..., T] detached.
     """
     check_masked("T", mask, log_ratio=log_ratio)
     factors = jnp.where(mask, trace_coefficient(log_ratio, decay=decay, cap=cap), 1)
@@ -55,8 +50,6 @@ def vtrace_weight(
     discount; the value function is a baseline b that is constant over the completion.
 
     Args:
-      log_ratio: [..., T] log pi - log mu.
-      mask: [..., T] bool.
       decay: lambda in [0, 1].
       ratio_cap: rho-bar, >= 0.
       trace_cap: c-bar, >= 0.
@@ -86,7 +79,6 @@ def generalized_advantages(
     V after the last token is 0: the sequence ended there. A_t + V_t is the lambda-return.
 
     Args:
-      rewards: [..., T].
       values: [..., T] V before each token.
       mask: [..., T] bool; a masked token is passed over, its reward not counted.
       discount: gamma in [0, 1].
@@ -132,8 +124,6 @@ def vtrace(
     policy proportional to min(ratio_cap mu, pi), not of pi; trace_cap moves only the speed.
 
     Args:
-      log_ratio: [..., T] log pi - log mu.
-      rewards: [..., T].
       values: [..., T] V at each position.
       bootstrap: [...] V after the last token; 0 where the sequence ended.
       mask: [..., T] bool, True up to the last token (padding on the right).

@@ -55,9 +55,6 @@ def dual_penalty(
       delta: the constraint, nats per token, >= 0.
       rate: dual step size, > 0.
       initial: first lambda, >= 0.
-
-    Returns:
-      TrustRegion.
     """
     check_nonnegative(delta=delta, rate=rate, initial=initial)
 
@@ -113,9 +110,6 @@ def adaptive_clip(
       initial: first eps.
       smallest: lower end of eps.
       largest: upper end of eps.
-
-    Returns:
-      TrustRegion.
     """
     check_nonnegative(rate=rate, initial=initial, smallest=smallest, largest=largest)
 

@@ -57,15 +57,9 @@ def packed_log_probs_and_entropy(
 ) -> PolicyOutput[jax.Array]:
     """Returns `completion_log_probs_and_entropy` of a packed batch: the same without the padding.
 
-    Args:
-      params: as from `init_params`.
-      config: their shape; static.
+    Args: as there, but for
       packing: the batch's tokens and where they stand (`ogrpo.data.packing` makes it).
-      temperature: > 0; may be traced.
       top_ids: the batch's own, int32 [N, G, T, K].
-      attention_fn: attention over segments.
-      log_probs_fn: hidden states to log-probs.
-      keep_fn: what layers keep for the backward pass (see `run_layers`).
       spread_fn: pins arrays of W parts, [W, ...], to a mesh of devices.
       together: W, parts computed at a time; the others follow one after the other.
 

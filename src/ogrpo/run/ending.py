@@ -110,15 +110,13 @@ def first_page(session: Session) -> PageData:
         *((f"SHA-256 of the {what}", digest) for what, digest in made["data"].items()),
         ("SHA-256 of the configuration", made["config_sha256"]),
     ]
-    command, kept = session.command.whole, session.run.page_data
+    command, kept = shown(session.command.whole), session.run.page_data
     if session.config.goes_on and kept.is_file():
-        command = shown(command)
         try:
             before = read_object(kept)["command"]
             command = before if f"\n{before}".endswith(f"\n{command}") else f"{before}\n{command}"
         except (KeyError, ValueError) as error:
-            words = f"the page lacks earlier commands: {kept} is damaged: {error}"
-            session.say(words, style="yellow")
+            session.say(f"the page lacks earlier commands: {kept} is damaged: {error}")
     defaults = as_json(TrainConfig())
     return PageData(command, session.title, provenance=provenance, defaults=defaults)
 

@@ -318,9 +318,6 @@ class Algorithm:
           along: what is known along completions, for methods that read it.
           values: [..., G, T] of the policy's head now, for methods with a critic.
 
-        Returns:
-          Total of two scalars.
-
         Raises:
           ValueError: there is no such knob; what the method reads is missing; or shapes differ.
         """

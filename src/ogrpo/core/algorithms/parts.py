@@ -223,7 +223,6 @@ def with_parts(
     refused. The knobs of a part go and come with it.
 
     Args:
-      algorithm: the method.
       advantage: a key of `ADVANTAGES`.
       reduction: a key of `REDUCTIONS`.
       kl: a key of `KLS`.
@@ -232,9 +231,6 @@ def with_parts(
       gate: a key of `GATES`, or several: tokens that one of them shuts cost nothing, and count.
       bonus: "entropy", which lowers the loss of each token by entropy_coef times pi's entropy.
       whiten: "tokens": the advantages are whitened over all tokens of the batch, last of all.
-
-    Returns:
-      The method.
 
     Raises:
       ValueError: no such part, or one that the loss has no place for.
