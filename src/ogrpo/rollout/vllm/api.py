@@ -273,7 +273,8 @@ def ask_health(url: str) -> str | None:
                     " as vLLM has none by itself, or a certificate that is signed by a public"
                     " authority"
                 ) from error
-            why = cause if isinstance(cause, OSError) and cause.errno else why
+            if isinstance(cause, ConnectionError) and cause.errno:  # in the system's words
+                why = OSError(cause.errno, os.strerror(cause.errno))
             if isinstance(cause, BaseExceptionGroup):  # one of each address of the name
                 cause = cause.exceptions[-1]
             else:
