@@ -137,3 +137,10 @@ def test_arrays_of_another_run_are_refused_in_words(tmp_path):
     others = pytest.raises(CheckpointError, match=r"checkpoint .*3 cannot be read as this run's")
     with Checkpoints(tmp_path, keep=2) as checkpoints, others:
         checkpoints.restore(3, {"x": VALUES["x"]})
+
+
+def test_arrays_larger_than_what_is_written_at_a_time_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("ogrpo.learner.checkpoint.IN_FLIGHT", 64)
+    saved(tmp_path, 1)
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        assert bits(checkpoints.restore(1, VALUES)[0]) == bits(VALUES)

@@ -11,6 +11,7 @@ a shorter sum: processors compute it faster than disks write, and no two content
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -35,6 +36,8 @@ LEFT_OVER = re.compile(
 )
 ASIDE = "set_aside"
 MANIFEST, FORMAT = "manifest.json", 1
+IN_FLIGHT = 256_000_000
+"""Bytes on their way to a disk or from it: so much more memory does a checkpoint take."""
 PLAIN = re.compile(r"[\w ./@%+=:,#~-]+")
 """Paths that Orbax and TensorStore take as they are: no patterns, no backslashes."""
 
@@ -63,13 +66,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def __init__(self, folder: str | os.PathLike[str], *, keep: int) -> None:
         self._folder, self._keep = Path(os.path.abspath(folder)), keep
         self._damages: dict[int, str | None] = {}
-        handler = ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
-        self._orbax = ocp.Checkpointer(handler)
         on_first(self._clean)
         self._link = _linked(self._folder)
 
     def __exit__(self, *_: object) -> None:
-        self._orbax.close()
         if self._link != self._folder:
             with suppress(OSError):
                 self._link.unlink()
@@ -128,7 +128,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         draft = f"{WRITING}{step}"
         try:
             on_first(lambda: self._begin(draft))
-            self._orbax.save(self._link / draft / "arrays", args=ocp.args.StandardSave(arrays))
+            with _orbax(arrays) as orbax:
+                orbax.save(self._link / draft / "arrays", args=ocp.args.PyTreeSave(arrays))
             on_first(lambda: self._complete(draft, step, progress))
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(self._folder / draft, ignore_errors=True)
@@ -152,8 +153,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             raise CheckpointError(f"the checkpoint {self._folder / str(step)} is damaged: {reason}")
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         where = self._link / str(step) / "arrays"
+        places = ocp.checkpoint_utils.construct_restore_args(target)
         try:
-            arrays = self._orbax.restore(where, args=ocp.args.StandardRestore(target))
+            with _orbax(target) as orbax:
+                arrays = orbax.restore(where, args=ocp.args.PyTreeRestore(target, places))
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"the arrays of the checkpoint {self._folder / str(step)} cannot be read as this"
@@ -217,6 +220,16 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         os.rename(self._folder / str(step), target)
         sync_folder(self._folder)
         return target
+
+
+def _orbax(arrays: Any) -> ocp.Checkpointer:
+    """Returns Orbax, copying at most `IN_FLIGHT` bytes at a time, or one array that has more."""
+    sizes = (math.prod(each.shape) * each.dtype.itemsize for each in jax.tree.leaves(arrays))
+    most = max(IN_FLIGHT, 1 + max(sizes, default=0))  # Orbax refuses an array of just the limit
+    handler = ocp.BasePyTreeCheckpointHandler(
+        save_concurrent_bytes=most, restore_concurrent_bytes=most
+    )
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(handler_impl=handler))
 
 
 def _short(error: Exception) -> str:
