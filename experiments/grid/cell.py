@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ogrpo.config.train import Logs, TrainConfig
-from ogrpo.setup.find_task import check_sources
 from ogrpo.system.values import require
 from ogrpo.tasks.arithmetic import TEACHER
 
@@ -178,6 +177,8 @@ def check_honest(cells: Sequence[Cell], *, quick: bool) -> None:
       ValueError: a seed or a split of problems serves both, a method is reported from fewer than
         five seeds, or methods were given different numbers of settings to choose from.
     """
+    from ogrpo.setup.find_task import check_sources  # JAX, which no process of the grid needs
+
     tuning, final = ([c for c in cells if c.role == role] for role in ("tuning", "report"))
     both = {c.seed for c in tuning} & {c.seed for c in final}
     require(not both, f"seeds {sorted(both)} are both for tuning and for the report: part them")
