@@ -29,7 +29,8 @@ from tests.run import rewards
 
 SMALL = (
     *("--schedule.steps", "2", "--schedule.prompts", "4", "--rollout.group-size", "4"),
-    *("--warm-start.steps", "4", "--warm-start.no-cache", "--evaluation.prompts", "4"),
+    *("--warm-start.steps", "4", "--evaluation.prompts", "4"),
+    *("--evaluation.no-gradient-variance", "--evaluation.token-samples", "0"),
 )
 
 

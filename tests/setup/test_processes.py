@@ -97,7 +97,7 @@ def learned(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_stops_and_goes_on_and_is_that_of_one(task, tmp_path):
-    steps = 8  # more than go by between a step's record and a signal
+    steps = 5  # more than go by between a step's record and a signal
     schedule = Schedule(  # on a mesh where no process has all of a weight
         "--mesh.fsdp=2 --mesh.tensor=2 --schedule.sync-interval=2 --optimizer.batching=packed"
         " --knobs.beta=0.1 --evaluation.token-samples=0"
