@@ -14,7 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from ogrpo.rollout import weights as files
 from ogrpo.rollout.extension import ogrpo_releases as releases
@@ -37,14 +37,12 @@ def same(left, right):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_is_read_back_by_safetensors_and_by_us(tmp_path, dtype):
+def test_a_file_is_read_back_by_safetensors(tmp_path, dtype):
     tensors = policy(dtype=DTYPES[dtype])
     sha256, size = files.write(tmp_path / "x", tensors)
     raw = (tmp_path / "x").read_bytes()
     assert (hashlib.sha256(raw).hexdigest(), len(raw)) == (sha256, size)
-    assert same(files.read(tmp_path / "x"), tensors)
-    with safe_open(tmp_path / "x", "np") as opened:
-        assert same({name: opened.get_tensor(name) for name in opened.keys()}, tensors)  # noqa: SIM118
+    assert same(load_file(tmp_path / "x"), tensors)
 
 
 def test_a_release_appears_whole_and_old_ones_go(tmp_path):
@@ -56,7 +54,7 @@ def test_a_release_appears_whole_and_old_ones_go(tmp_path):
     assert manifest["tensors"]["a.weight"] == {"dtype": "F32", "shape": [8, 6]}
     again = store.write(policy(9), 3)
     assert again.sha256 != made[3].sha256
-    assert same(files.read(again.folder / "model.safetensors"), policy(9))
+    assert same(load_file(again.folder / "model.safetensors"), policy(9))
 
 
 def test_a_clock_that_jumps_back_takes_no_newer_release_for_an_older_one(tmp_path):
@@ -124,7 +122,7 @@ class Model:
         self.live = "half"
         if release.version in self.broken:
             raise RuntimeError("no memory")
-        self.live = files.read(release.file)
+        self.live = load_file(release.file)
 
     def update(self, release, **changes):
         shapes = {name: list(array.shape) for name, array in policy(rows=400).items()}
@@ -268,14 +266,11 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_header_that_lies_is_refused_by_name_on_both_sides(tmp_path, lie):
+def test_a_header_that_lies_is_refused_by_name(tmp_path, lie):
     header, message = LIES[lie]
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     file = tmp_path / "lie.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 16)
-    with pytest.raises(ValueError, match=message) as caught:
-        files.read(file)
-    assert str(file) in str(caught.value)
     names = {name: [4] for name in header} if isinstance(header, dict) else {"a": [4]}
     with pytest.raises(releases.Refusal, match=message) as refusal:
         releases.check(file, names, "float32")

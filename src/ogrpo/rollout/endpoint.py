@@ -16,12 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 import numpy as np
+from safetensors import safe_open
 
 from ogrpo.protocol import Completion, Engine, Group, IntArray, Sampling
 from ogrpo.rollout.address import url_of
 from ogrpo.rollout.extension import ogrpo_releases as releases
 from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
-from ogrpo.rollout.weights import Tensors, read
 from ogrpo.system.files import parse_json
 from ogrpo.system.terminal import shown
 
@@ -92,7 +92,7 @@ class ServedModel:
 
     Attributes:
         engine: samples from what was published last; ends completions at `eos_id`.
-        params_fn: tensors by their Hugging Face names -> parameters to publish.
+        params_fn: what gives a tensor by its Hugging Face name -> parameters to publish.
         score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
         shapes: name -> shape of the tensors that a push must bring.
         dtype: the served one.
@@ -102,7 +102,7 @@ class ServedModel:
     """
 
     engine: Engine
-    params_fn: Callable[[Tensors], Any]
+    params_fn: Callable[[Callable[[str], np.ndarray]], Any]
     score_fn: Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
     shapes: Mapping[str, list[int]]
     dtype: str
@@ -183,8 +183,8 @@ class Service:
             raise BadRequest(FAILED, 500)
 
     def _install(self, release: releases.Checked) -> None:
-        with self._sampler:
-            self.params = self.model.params_fn(read(release.file))
+        with self._sampler, safe_open(release.file, "np") as opened:
+            self.params = self.model.params_fn(opened.get_tensor)
             self.model.engine.publish(self.params, release.version)
 
     def call(self, method: Any, arguments: Json) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Releases of weights: written whole or not at all, read in place, shared behind HTTP.
+"""Releases of weights: written whole or not at all, shared behind HTTP.
 
     v000017/manifest.json       names, dtypes, shapes, sha256
             model.safetensors   every tensor
@@ -24,7 +24,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 - by which numpy knows bfloat16
 import numpy as np
 
 from ogrpo.rollout.address import url_of
@@ -34,12 +34,7 @@ from ogrpo.rollout.http_server import BadRequest, Handler, HttpServer
 from ogrpo.system.files import sync_folder
 
 Tensors = Mapping[str, np.ndarray]
-DTYPES: Mapping[str, Any] = {
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NAMES = {np.dtype(dtype): name for name, dtype in releases.DTYPES.items()}
 _CHUNK = 1 << 22
 _RELEASE = r"v\d{6,}"
 _RELEASE_FILE = re.compile(rf"/({_RELEASE})/({re.escape(MANIFEST)}|{re.escape(MODEL)})")
@@ -88,27 +83,6 @@ def _pieces(tensors: Tensors) -> Iterator[memoryview]:
     for name in header:
         raw = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data
         yield from (raw[start : start + _CHUNK] for start in range(0, len(raw), _CHUNK))
-
-
-def read(file: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file, mapped into memory and not writable.
-
-    Raises:
-        ValueError: the file is no safetensors file, is cut off, or has a tensor of another dtype;
-            names the file.
-    """
-    try:
-        header, start = releases.header(file)
-    except releases.Refusal as refusal:
-        raise ValueError(f"{file}: {refusal}") from refusal
-    whole = np.memmap(file, np.uint8, "r")[start:]  # a file may hold its header alone
-    tensors = {}
-    for name, entry in header.items():
-        if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{file}: {name} is {entry['dtype']}; supported: {', '.join(DTYPES)}")
-        begin, end = entry["data_offsets"]
-        tensors[name] = whole[begin:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
 
 
 @dataclass(frozen=True)

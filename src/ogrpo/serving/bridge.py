@@ -160,7 +160,7 @@ def embedded_model(
 
     model = ServedModel(
         engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
-        params_fn=lambda tensors: from_tensors(config, dtype, tensors.__getitem__),
+        params_fn=partial(from_tensors, config, dtype),
         score_fn=make_score_fn(config),
         shapes={name: list(slot.shape) for name, slot in tensor_slots(config).items()},
         dtype=dtype,
