@@ -183,6 +183,11 @@ class Engine(Protocol):
         ...
 
 
+def derived_seed(*words: int) -> int:
+    """Returns the 31-bit seed of these numbers, independent of that of any others."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)
+
+
 def check_request(
     prompts: Sequence[IntArray],
     sampling: Sampling,

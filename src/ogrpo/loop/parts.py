@@ -17,7 +17,7 @@ from ogrpo.learner.examine import NoiseFn, TokensFn
 from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
-from ogrpo.protocol import Engine, FloatArray, Group, IntArray, Sampling
+from ogrpo.protocol import Engine, FloatArray, Group, IntArray, Sampling, derived_seed
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.vllm import RolloutError
@@ -31,8 +31,7 @@ StepsFn = Callable[[Batch[np.ndarray], NDArray[np.int64]], Batch[np.ndarray]]
 
 def stream_seed(seed: int, stream: str, step: int) -> int:
     """Returns an independent 31-bit seed for each (run seed, purpose, step)."""
-    words = np.random.SeedSequence([seed, *stream.encode(), step]).generate_state(1)
-    return int(words[0] >> 1)
+    return derived_seed(seed, *stream.encode(), step)
 
 
 @dataclass(frozen=True)

@@ -145,19 +145,10 @@ def embedded_model(
         folder: config.json and safetensors.
         eos_id: the token that ends a completion.
         batch_size: prompts that are computed at once.
-        max_length: longest prompt plus completion; by default the model's positions.
-
-    Raises:
-        ValueError: the model has fewer positions than `max_length`.
+        max_length: longest prompt plus completion, no more than the model's positions, which it is
+            by default.
     """
     config, params = load_pretrained(folder, dtype)
-    max_length = max_length or config.max_positions
-    if max_length > config.max_positions:
-        raise ValueError(
-            f"{max_length} tokens are asked for, and {folder} has {config.max_positions} positions:"
-            " give --max-model-len at most that"
-        )
-
     model = ServedModel(
         engine=embedded_engine(config, eos_id=eos_id, batch_size=batch_size, prompt_length=None),
         params_fn=partial(from_tensors, config, dtype),
@@ -166,6 +157,6 @@ def embedded_model(
         dtype=dtype,
         vocab_size=config.vocab_size,
         eos_id=eos_id,
-        max_model_len=max_length,
+        max_model_len=max_length or config.max_positions,
     )
     return model, params

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ogrpo.protocol import FloatArray, Group, IntArray, Sampling
+from ogrpo.protocol import FloatArray, Group, IntArray, Sampling, derived_seed
 from ogrpo.rollout.check import Flaw, Orders
 from ogrpo.system.files import describe
 
@@ -153,11 +153,6 @@ class Call:
                     f"step {step}: the group at place {place} answers another prompt; "
                     "an engine returns groups in the order of the prompts"
                 )
-
-
-def derived_seed(seed: int, n: int) -> int:
-    """Returns the `n`-th independent 31-bit seed of a seed."""
-    return int(np.random.SeedSequence([seed, n]).generate_state(1)[0] >> 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from ogrpo.protocol import Group, IntArray, Sampling
+from ogrpo.protocol import Group, IntArray, Sampling, derived_seed
 from ogrpo.rollout.check import REFUSED, Orders, Terms, flaws
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.capabilities import Capabilities
@@ -278,8 +276,7 @@ class Fleet:
         able, sampling, expected = server.observed.capabilities, chunk.sampling, self._expected
         assert able is not None
         # What failed is repeated as it was; what was refused may be refused again for its seed.
-        words = [chunk.seed, chunk.places[0], *([refusals] if refusals else [])]
-        seed = int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)
+        seed = derived_seed(chunk.seed, chunk.places[0], *([refusals] if refusals else []))
         order = Order(
             model=able.model,
             sampling=sampling,
