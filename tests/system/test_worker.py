@@ -1,7 +1,6 @@
 """The process itself: its protocol, its surroundings, its end."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -76,16 +75,6 @@ def test_a_call_under_way_is_answered_when_the_process_is_killed(start):
     assert (reply.kind, reply.ended) == ("died", True)
     assert reply.message == "its process ended: for a test"
     assert worker.call("f", {"completions": []}, seconds=9.0).kind == "died"
-
-
-def test_an_idle_process_that_is_ended_from_outside_is_replaced():
-    with pool(functions.length, processes=1) as p:
-        assert p.score(request("ab")).rewards.tolist() == [2.0]
-        (worker,) = p._workers._workers
-        os.kill(worker._child._process.pid, signal.SIGKILL)
-        assert eventually(lambda: not worker.alive)
-        assert p.score(request("ab")).rewards.tolist() == [2.0]
-        assert p.metrics()["reward/processes"] == 2
 
 
 ROOT = Path(__file__).parents[2]

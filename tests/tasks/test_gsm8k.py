@@ -40,20 +40,11 @@ def test_validation_that_leaves_nothing_to_train_on_is_refused():
         cut_validation([Problem("How many ?", "#### 2")])
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("   ", "the line is empty"),
-        (json.dumps({"question": "How many ?"}), "no column 'answer'; there are"),
-        (json.dumps(GOOD | {"question": [2]}), r"column 'question' is \[2\]; give a text"),
-        (json.dumps(GOOD | {"answer": "It is 2."}), "field 'answer' must end in '####"),
-    ],
-)
-def test_a_bad_line_is_an_error_that_names_file_line_and_field(tmp_path, line, message):
-    file = tmp_path / "train.jsonl"
-    file.write_text("\n".join([json.dumps(GOOD), line, json.dumps(GOOD), ""]))
-    file.with_name("test.jsonl").touch()
-    with pytest.raises(ValueError, match=f"train.jsonl:2:? {message}"):
+def test_a_solution_without_its_answer_is_named_with_file_and_line(tmp_path):
+    bad = json.dumps(GOOD | {"answer": "It is 2."})
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(GOOD)}\n{bad}\n")
+    (tmp_path / "test.jsonl").touch()
+    with pytest.raises(ValueError, match=r"train.jsonl:2: field 'answer' must end in '####"):
         load(tmp_path)
 
 

@@ -172,21 +172,6 @@ def test_versions_do_not_depend_on_the_order_of_events(name):
         assert all(min(a) >= min(b) for pair in pairs for a, b in pair)
 
 
-@pytest.mark.parametrize(("lead", "faults", "steps"), [(0, 1, 3), (0, 2, 3), (1, 1, 2), (1, 2, 2)])
-def test_wherever_groups_are_refused_every_prompt_is_handed_out_once(lead, faults, steps):
-    limits = make_limits(lead=lead, workers=2)
-    retried = set()
-
-    def play(choose):
-        world = World(choose, limits, steps, size=1, faults=faults)
-        handed = world.play()
-        retried.add(world.queue.retried)
-        return handed
-
-    assert all(len(handed) == steps for handed in every(play))
-    assert faults in retried
-
-
 @given(st.data())
 def test_every_prompt_is_handed_out_once_whatever_happens_when(data):
     v = data.draw(st.integers(1, 3))
