@@ -2,8 +2,8 @@
 
     python -m benchmarks.chaos soak --steps 10000
 
-Figures are taken from within, as an update begins: resident memory, open handles, threads,
-arrays that live on devices, and the time since the update before. The first fifth is left out of
+Figures are taken from within, as a step ends: resident memory, open handles, threads, arrays that
+live on devices, and the time since the step before. The first fifth is left out of
 the slopes: programs are compiled then, and the replay buffer fills up.
 """
 
@@ -13,8 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -25,12 +23,8 @@ from rich.console import Console
 
 from benchmarks.chaos.schedules import Schedule, make_task
 from ogrpo.cli.options import parse
-from ogrpo.report.run_dir import RunDir
-from ogrpo.run.main import carry_out, to_end
-from ogrpo.run.session import Invocation, Session
-from ogrpo.setup.build import find_devices, make_parts
-from ogrpo.setup.model import make_model
-from ogrpo.setup.prepare import prepare
+from ogrpo.run.main import run_steps
+from ogrpo.run.session import Invocation
 
 OPTIONS = (
     "--schedule.sync-interval=4 --schedule.sync-offset=1 --schedule.evaluate-every=100"
@@ -44,7 +38,7 @@ BYTES_A_STEP = 2048
 
 
 class Sample(NamedTuple):
-    """The holdings of the process at one step, and the seconds since the update before.
+    """The holdings of the process at one step, and the seconds since the step before.
 
     `threads` are Python's, as pools of C++ begin theirs when they first need them.
     """
@@ -58,31 +52,18 @@ class Sample(NamedTuple):
 
 
 def run(folder: Path, steps: int, options: str = OPTIONS) -> list[Sample]:
-    """Trains for so many steps; returns a sample of each update."""
+    """Trains for so many steps; returns a sample of each, and of the evaluation before them."""
     words = Schedule(options).words(make_task(folder / "task"), folder / "run", steps)
     config = parse(words, program="ogrpo train", preset="none")
     samples: list[Sample] = []
-    with closing(prepare(config)) as prepared:
-        config, console, place = prepared.config, Console(quiet=True), RunDir.create(folder / "run")
-        decoder, params = make_model(prepared, console)
-        devices = find_devices(config, decoder)
-        parts = make_parts(config, prepared, decoder, devices=devices, experience=place.experience)
-        before = [time.perf_counter()]
-
-        def update(*arguments):
-            now, pages = time.perf_counter(), Path("/proc/self/statm").read_text().split()[1]
-            resident = int(pages) * os.sysconf("SC_PAGE_SIZE")
-            handles, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-            arrays, seconds = len(jax.live_arrays()), now - before[0]
-            sample = Sample(len(samples) + 1, resident, handles, threads, arrays, seconds)
-            samples.append(sample)
-            before[0] = now
-            return parts.learner.update(*arguments)
-
-        watched = replace(parts, learner=replace(parts.learner, update=update))
-        how = (Invocation("soak", "soak"),)
-        session = Session(config, place, prepared, decoder, devices, watched, console, *how)
-        to_end(carry_out(session, params))
+    before = time.perf_counter()
+    for _ in run_steps(config, Console(quiet=True), Invocation("soak", "soak")):
+        now, pages = time.perf_counter(), Path("/proc/self/statm").read_text().split()[1]
+        resident = int(pages) * os.sysconf("SC_PAGE_SIZE")
+        handles, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        held = resident, handles, threads, len(jax.live_arrays())
+        samples.append(Sample(len(samples), *held, seconds=now - before))
+        before = now
     gc.collect()
     return samples
 

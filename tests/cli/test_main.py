@@ -26,6 +26,7 @@ from ogrpo.system.terminal import RunNote
 from ogrpo.system.values import changed
 from tests.loop.walk import SUMS
 from tests.run import rewards
+from tests.run.small_run import make_parts_again
 
 SMALL = (
     *("--schedule.steps", "2", "--schedule.prompts", "4", "--rollout.group-size", "4"),
@@ -187,6 +188,7 @@ def test_train_eval_report_and_compare(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("ogrpo.run.main.make_parts", make_parts_again)
     problems = Path(shutil.copy(SUMS, "sums.jsonl"))
     judged = ("--task", problems, "--rewards", "my_rewards.py:ends_right")
     shutil.copy(rewards.__file__, "my_rewards.py")

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from io import StringIO
@@ -21,11 +20,9 @@ from ogrpo.policy import DecoderConfig
 from ogrpo.report.run_dir import RunDir
 from ogrpo.rewards.reward import COUNTS
 from ogrpo.run import main
-from ogrpo.run.main import carry_out, open_run, to_end
-from ogrpo.run.session import Invocation, Session
-from ogrpo.setup.build import find_devices, make_parts
-from ogrpo.setup.model import make_model
-from ogrpo.setup.prepare import Prepared, prepare
+from ogrpo.run.session import Invocation
+from ogrpo.setup.build import make_parts
+from ogrpo.setup.prepare import Prepared
 from ogrpo.setup.presets import main_study
 from ogrpo.tasks import arithmetic
 from tests.run.rewards import VARIED
@@ -61,29 +58,23 @@ def make_parts_again(
 
 def go(folder: Path, config: TrainConfig = CONFIG, **changes: Any) -> str:
     """A whole run; returns what it said."""
-    console = Console(file=StringIO(), width=200)
-    with patch.object(main, "make_parts", make_parts_again), MADE_ONCE:
-        main.run(replace(config, run_dir=folder, **changes), console, TYPED)
-    return screen(console)
+    return go_with(folder, {}, config, **changes)
 
 
 def go_with(folder: Path, faults: Mapping[str, Any], config=CONFIG, **changes: Any) -> str:
     """The same, with some of its parts replaced: `group.name` -> what makes it of the real one."""
-    config = replace(config, run_dir=folder, **changes)
     console = Console(file=StringIO(), width=200)
 
-    with MADE_ONCE, closing(prepare(config)) as ready, open_run(config, TYPED, console) as opened:
-        decoder, params = make_model(ready, console)
-        devices = find_devices(ready.config, decoder)
-        shared = {"devices": devices, "experience": opened.experience}
-        parts = make_parts_again(ready.config, ready, decoder, **shared)
-        for place, make in faults.items():
+    def make(*arguments: Any, **more: Any) -> Parts:
+        parts = make_parts_again(*arguments, **more)
+        for place, made_of in faults.items():
             group, name = place.split(".")
             old = getattr(parts, group)
-            new = replace(old, **{name: make(getattr(old, name))})
-            parts = replace(parts, **{group: new})
-        session = Session(ready.config, opened, ready, decoder, devices, parts, console, TYPED)
-        to_end(carry_out(session, params))
+            parts = replace(parts, **{group: replace(old, **{name: made_of(getattr(old, name))})})
+        return parts
+
+    with patch.object(main, "make_parts", make), MADE_ONCE:
+        main.run(replace(config, run_dir=folder, **changes), console, TYPED)
     return screen(console)
 
 
