@@ -3,7 +3,7 @@
 import json
 import random
 
-from ogrpo.report.run_dir import RunDir
+from ogrpo.report.run_dir import MetricsWriter, RunDir
 from ogrpo.report.run_page import Answer, PageData, Sample, write_report
 
 STEPS = 60
@@ -34,7 +34,7 @@ def make_run(path, *, seed=0, step=STEPS, rate=0.001):
         "optimizer": {"learning_rate": rate},
     }
     run.write_config(config)
-    with run.metrics_writer() as metrics:
+    with MetricsWriter(run.metrics) as metrics:
         for n in range(step + 1):
             evaluated = {
                 f"pass@1/{how}{end}": 0.2 + n / 100 + shift

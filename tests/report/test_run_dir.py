@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from ogrpo.report.curves import columns
-from ogrpo.report.run_dir import RunDir, RunDirError, read_records
+from ogrpo.report.run_dir import MetricsWriter, RunDir, RunDirError, read_records
 from ogrpo.system.files import parse_json, replacing
 
 
@@ -15,7 +15,7 @@ def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
     run = RunDir.create(tmp_path / "run")
     sick = {"kl/mu_pi": math.nan, "ess": 0.5, "reuse/use": math.inf}
     sick["deep"] = {"a": [1.0, -math.inf]}
-    with run.metrics_writer() as metrics:
+    with MetricsWriter(run.metrics) as metrics:
         metrics.write({"step": 1, "completions": 8, **sick})
         metrics.write({"step": 2, "completions": 16, "kl/mu_pi": 0.25, "ess": 0.5})
     lines = run.metrics.read_text().splitlines()
@@ -84,7 +84,7 @@ def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
 @pytest.fixture
 def run(tmp_path) -> RunDir:
     run = RunDir.create(tmp_path / "[bold] run")
-    with run.metrics_writer() as metrics:
+    with MetricsWriter(run.metrics) as metrics:
         for step in range(5):
             metrics.write({"step": step, "reward": 0.5})
     return run
@@ -99,7 +99,7 @@ def test_a_line_that_a_crash_cut_off_is_left_out(run):
         file.write('{"step": 5, "rew')
     assert steps(run) == [0, 1, 2, 3, 4]
     assert tuple(run.rewind(4)) == (0, 0, 4)
-    with run.metrics_writer() as metrics:
+    with MetricsWriter(run.metrics) as metrics:
         metrics.write({"step": 5})
     assert steps(run) == [0, 1, 2, 3, 4, 5]
 
@@ -125,7 +125,7 @@ def test_a_line_that_is_no_record_is_named_and_nothing_changes(run, line):
 
 def test_a_disk_that_is_full_in_the_middle_of_a_line_leaves_the_lines_before(run):
     size, limits = run.metrics.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
-    with run.metrics_writer() as metrics:
+    with MetricsWriter(run.metrics) as metrics:
         # Python ignores the signal, so that the write comes back short, and the next one fails.
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
         try:

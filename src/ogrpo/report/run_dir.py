@@ -43,7 +43,7 @@ class Rewound(NamedTuple):
 
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
-    """Appends one JSON object a line."""
+    """Appends one JSON object a line, each with the system before the next step begins."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -304,10 +304,6 @@ class RunDir:
                 aside = file.with_suffix(".aside.jsonl") if keep else None
                 rewind(file, step if beside is None else beside, aside, dry=dry)
         return rewind(self.metrics, step, self.aside if keep else None, dry=dry)
-
-    def metrics_writer(self) -> MetricsWriter:
-        """Returns a writer of records, each with the system before the next step begins."""
-        return MetricsWriter(self.metrics)
 
 
 MENDING = "mend it, or put back a copy of it (report.html lists its options), or start another run"

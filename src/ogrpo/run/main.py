@@ -1,5 +1,6 @@
 """A run from the first prompt to the report."""
 
+import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -25,7 +26,7 @@ from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.guards import Guards
 from ogrpo.report.progress import display
-from ogrpo.report.run_dir import RunDir, RunDirError
+from ogrpo.report.run_dir import MetricsWriter, RunDir, RunDirError
 from ogrpo.report.run_page import keep
 from ogrpo.report.trackers import tracking
 from ogrpo.run.diagnose import dumping
@@ -46,7 +47,6 @@ from ogrpo.setup.processes import (
     check_processes,
     same_model,
     shared_parts,
-    shared_run,
     start_processes,
 )
 from ogrpo.setup.servers import connect
@@ -58,18 +58,14 @@ Steps = Generator[tuple[LoopState, Record], None, T]
 """The state after each step and the step's record; then a result."""
 
 
-def to_end(steps: Steps[T]) -> T:
-    """Takes all steps, and returns the result."""
+def run(config: TrainConfig, console: Console, command: Invocation) -> TrainResult:
+    """Trains, evaluates, saves and reports: `run_steps` to its end."""
+    steps = run_steps(config, console, command)
     while True:
         try:
             next(steps)
         except StopIteration as end:
             return end.value
-
-
-def run(config: TrainConfig, console: Console, command: Invocation) -> TrainResult:
-    """Trains, evaluates, saves and reports: `run_steps` to its end."""
-    return to_end(run_steps(config, console, command))
 
 
 def run_steps(
@@ -131,7 +127,8 @@ def _prepare_session(
     check(config)
     check_processes(config)
     check_alike(prepared)
-    run = shared_run(lambda: stack.enter_context(open_run(config, command, console)))
+    opened = from_first(lambda: stack.enter_context(open_run(config, command, console)).path)
+    run = RunDir(opened)
     console.print(f"run directory {run.path}", markup=False, soft_wrap=True)
     names = config.track if is_first() else ()
     warn = partial(console.print, style="yellow", markup=False, soft_wrap=True)
@@ -248,7 +245,8 @@ def train_to_end(
             on_first(lambda: run.write_config(as_json(config)))
         on_first(lambda: keep(run, first_page(session)))
         guards = Guards(run.read_metrics())
-        with run.metrics_writer() as metrics, display(console, steps, state.step, compiled) as show:
+        records = MetricsWriter(run.metrics if is_first() else os.devnull)
+        with records as metrics, display(console, steps, state.step, compiled) as show:
             keeper = Keeper(session, checkpoints, metrics, state)
             turns = train(state, session.parts, keeper.before_evaluation)
             with closing(turns), keeper.rescuing():  # saved first, and then the collector is closed

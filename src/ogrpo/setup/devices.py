@@ -30,6 +30,7 @@ from ogrpo.learner.state import TrainState, init_state, join
 from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, compute_in, in_order, make_update
 from ogrpo.loop.batches import to_device
 from ogrpo.loop.parts import ScoreFn, stream_seed
+from ogrpo.loop.state import snapshot
 from ogrpo.policy import DecoderConfig, Params, completion_log_probs_and_entropy
 from ogrpo.policy.decoder import keep_nothing, keep_products, param_shapes
 from ogrpo.policy.lora import TARGETS, split, split_axes
@@ -106,7 +107,8 @@ def make_devices(
 
     Args:
       config: brings mesh, kernels, adapters and precision.
-      region: the trust region's state before the first update; () where it has none.
+      region: the trust region's state before the first update; () where it has none. Each train
+        state has a copy, whose buffers the first update takes.
     """
     if on_one_device(config):
         return _one_device(config, decoder, optimizer, region)
@@ -128,7 +130,7 @@ def _one_device(
     def init(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
         state = init_state(trained, optimizer, frozen=frozen)
-        return replace(state, region=_copy(region))
+        return replace(state, region=snapshot(region))
 
     def shapes(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
@@ -161,7 +163,7 @@ def _many_devices(
     def init(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
         state = sharding.init_placed(trained, optimizer, to, frozen=frozen)
-        return replace(state, region=_copy(region))
+        return replace(state, region=snapshot(region))
 
     def shapes(params: Params) -> TrainState:
         trained, frozen = trained_and_frozen(config, params)
@@ -189,11 +191,6 @@ def _many_devices(
         make_values=no_values,
         whole_axes=sharding.whole_axes(join(*axes), to.mesh),
     )
-
-
-def _copy(region: Any) -> Any:
-    """Copies the trust region's state for one train state, whose buffers the first update takes."""
-    return jax.tree.map(jnp.copy, region)
 
 
 def _placed(bare: TrainState, where: Any, frozen: Any, region: Any) -> TrainState:

@@ -16,8 +16,7 @@ alone.
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
@@ -33,7 +32,6 @@ from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first,
 from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
-from ogrpo.report.run_dir import MetricsWriter, RunDir
 from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, Taken
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
@@ -275,20 +273,6 @@ class SharedBuffer(AtFirst[ReplayBuffer]):
         """Deletes files as `ReplayBuffer.prune`."""
         held = list(states)  # read from checkpoints, which all processes read together
         on_first(lambda: self.first.prune(held))
-
-
-class WatchedRun(RunDir):
-    """A run's folder in a process that only reads it."""
-
-    def metrics_writer(self) -> MetricsWriter:
-        """Returns a writer whose records go nowhere."""
-        return MetricsWriter(os.devnull)
-
-
-def shared_run(open_run: Callable[[], RunDir]) -> RunDir:
-    """Returns the folder that the first process opens, in all of them."""
-    path = from_first(lambda: open_run().path)
-    return RunDir(path) if is_first() else WatchedRun(path)
 
 
 def shared_parts(parts: Parts) -> Parts:
