@@ -400,13 +400,7 @@ def _piece(whole: Weighed, packing: Packing[Array]) -> Weighed:
 
 
 def in_order(rows: PolicyOutput[Array], packing: Packing[Array], count: int) -> PolicyOutput[Array]:
-    """Scatters rows [K A, G, T] of a batch cut by tokens to its groups [N, G, T]; 0 elsewhere.
-
-    Args:
-      rows: the outputs at the parts' places.
-      packing: with `groups` and `here`.
-      count: N.
-    """
+    """Scatters rows [K A, G, T] of a batch cut by tokens to its groups [N, G, T]; 0 elsewhere."""
 
     def back(rows: Array) -> Array:
         return _added(jnp.zeros((count, *rows.shape[1:]), rows.dtype), rows, packing)

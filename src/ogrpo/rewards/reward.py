@@ -217,8 +217,7 @@ def load_reward(spec: str) -> Reward | RewardFn:
     for part in name.split("."):
         if not hasattr(reward, part):
             names = [key for key in vars(module) if not key.startswith("_")]
-            hint = nearest(name, names, "; did you mean {!r}?")
-            raise ValueError(f"{source} has no {name!r}{hint}.")
+            raise ValueError(f"{source} has no {name!r}.{nearest(name, names)}")
         reward = getattr(reward, part)
     if not isinstance(reward, Reward) and not callable(reward):
         raise ValueError(f"{spec} is {type(reward).__name__}, not a function.")
@@ -235,8 +234,7 @@ def _import_file(source: str) -> ModuleType:
     path = Path(source).expanduser().resolve()
     if not path.is_file():
         names = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        hint = nearest(path.name, names, "; did you mean {!r}?")
-        raise ValueError(f"there is no file {path}{hint}.")
+        raise ValueError(f"there is no file {path}.{nearest(path.name, names)}")
     name = f"{_FILE_PREFIX}{path.stem}_{zlib.crc32(bytes(path)):08x}"
     if name in sys.modules:
         return sys.modules[name]
