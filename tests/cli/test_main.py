@@ -48,6 +48,8 @@ def test_every_command_is_told_and_has_help(capsys):
         assert end.value.code == 0
     assert main(["trian"]) == 2
     assert "Did you mean 'train'?" in capsys.readouterr().err
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ogrpo {importlib.metadata.version('ogrpo')}\n"
 
 
 def test_help_is_light_and_algorithms_have_a_list_of_their_own(capsys):

@@ -57,6 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else USAGE_ERROR
+    if words == ["--version"]:
+        from importlib.metadata import version  # late: no command needs it
+
+        print(f"ogrpo {version('ogrpo')}")
+        return 0
     name, *options = words
     if name not in COMMANDS:
         hint = nearest(name, COMMANDS)
@@ -146,6 +151,5 @@ def _close_stderr() -> None:
 def usage() -> str:
     """Returns the commands, a line each."""
     lines = [f"  {name:<8} {command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        ["usage: ogrpo COMMAND [options]", "", *lines, "", "options: ogrpo COMMAND --help"]
-    )
+    rest = "options: ogrpo COMMAND --help; version: ogrpo --version"
+    return "\n".join(["usage: ogrpo COMMAND [options]", "", *lines, "", rest])

@@ -145,13 +145,7 @@ def seal(claim: Claim) -> int:
 
 
 def coq_file(claims: Sequence[Claim], name: str, file: str) -> str:
-    """Returns the Coq source that proves the claims; its head says what it leaves unproved.
-
-    Args:
-      claims: of the run.
-      name: of the run.
-      file: that it will be written to.
-    """
+    """Returns the Coq source that proves a run's claims; its head says what it leaves unproved."""
     listed = [each._asdict() | {"gains": "; ".join(map(str, each.gains))} for each in claims]
     periods = (
         PERIOD.format(**row, seal=seal(each)) for row, each in zip(listed, claims, strict=True)
