@@ -11,7 +11,7 @@ import hashlib
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -21,13 +21,12 @@ from benchmarks.side_by_side import harness
 from ogrpo.data.tokenizer import word_level
 from ogrpo.policy import DecoderConfig, Params, init_params, save_pretrained
 from ogrpo.policy.config import SHAPES as DECODERS
+from ogrpo.setup.cache import cache_path
 from ogrpo.setup.devices import DTYPES
 from ogrpo.setup.model import tiny_decoder
 from ogrpo.tasks import arithmetic
 
 TRANSFORMERS = ("torch==2.13.0", "transformers==5.23.0")
-# The environment of the tests against real servers (tests/server/run.sh), which is shared.
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ogrpo"
 VLLM = harness.HERE.parents[1] / "tests" / "server" / "requirements.txt"
 ENGINES = ("ogrpo", "ogrpo-plain", "transformers", "vllm")
 EOS = 1
@@ -91,8 +90,9 @@ class Options(harness.Common):
     together: bool = True
     """All engines are loaded at once; otherwise each round starts and warms up each engine anew,
     which takes the memory of one and more time."""
-    environments: Path = CACHE
-    """Where the peers' virtual environments are kept."""
+    environments: Path = field(default_factory=cache_path)
+    """Where the peers' virtual environments are kept; in the user's cache, vLLM's is that of
+    tests/server/run.sh."""
 
 
 def main(options: Options) -> None:

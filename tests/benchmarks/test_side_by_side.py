@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.side_by_side import harness
+from benchmarks.side_by_side import harness, sampler
 from benchmarks.side_by_side.harness import HERE, Worker, parse
 from benchmarks.side_by_side.sampler import REPORT, SHAPES
 from benchmarks.side_by_side.update import Bench, Options
@@ -84,6 +84,12 @@ def test_a_system_that_computes_something_else_is_not_measured(loss, tmp_path):
 def test_a_worker_that_ends_is_quoted(start):
     with start("broken") as worker, pytest.raises(RuntimeError, match="no such model"):
         worker.answer()
+
+
+def test_environments_of_both_benchmarks_are_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OGRPO_CACHE_DIR", str(tmp_path))
+    assert sampler.Options().environments == tmp_path
+    assert Options().environments == tmp_path / "benchmarks"
 
 
 def test_fields_of_a_setting_are_changed_by_name():

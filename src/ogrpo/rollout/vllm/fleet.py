@@ -51,10 +51,6 @@ class _Chunk(NamedTuple):
 class Fleet:
     """The servers of a run.
 
-    Args:
-        servers: all of them.
-        setup: what they have in common.
-
     Attributes:
         target: what all are to serve; None before the first push.
         versions: those that were published, and none that was taken back.
