@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ogrpo.report.run_dir import MEND_LINE, read_records
+from ogrpo.report.run_dir import read_as
 
 STAKES = (1, 2, 4, 8, 16)
 """`ogrpo.loop.certify.RATES`, in twentieths."""
@@ -112,15 +112,7 @@ def read_claims(path: Path) -> list[Claim]:
     Raises:
       ValueError: a line is no certificate; names it.
     """
-    claims = []
-    for n, line in enumerate(read_records(path), start=1):
-        try:
-            claims.append(claim(line))
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            text = f"{path}, line {n}, is no certificate ({reason}): {MEND_LINE}"
-            raise ValueError(text) from error
-    return claims
+    return read_as(path, claim, "certificate")
 
 
 def is_accepted(claim: Claim) -> bool:

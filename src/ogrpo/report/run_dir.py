@@ -20,15 +20,18 @@ metrics.aside.jsonl  records that --resume-from went back behind
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ogrpo.system import lock
 from ogrpo.system.files import drop_drafts, is_draft, read_object, replacing, write_json
 
 Record = dict[str, Any]
+Value = TypeVar("Value")
+WORDS = ("heldout/by", "reuse/signal")
+"""Figures of a step's record that are no numbers."""
 MEND_LINE = "mend or delete the line, or put back a copy of the file"
 
 
@@ -75,6 +78,37 @@ def read_records(path: Path) -> list[Record]:
       ValueError: another line is no object; names it.
     """
     return [_object(line, path, n) for n, line in enumerate(_lines(path), start=1)]
+
+
+def read_as(path: Path, parse: Callable[[Record], Value], what: str) -> list[Value]:
+    """Reads what each line of a file holds, by a function that raises where a record holds none.
+
+    Raises:
+      ValueError: a line is not `what`; names it and says why.
+    """
+    values = []
+    for n, record in enumerate(read_records(path), start=1):
+        try:
+            values.append(parse(record))
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            text = f"{path}, line {n}, is no {what} ({reason}): {MEND_LINE}"
+            raise ValueError(text) from error
+    return values
+
+
+def _step_record(record: Record) -> Record:
+    """Returns a record of a step: numbers by name, null for unknown ones, and a few words.
+
+    Raises:
+      KeyError, TypeError: it is none.
+    """
+    "".join(record.get("nonfinite", []))
+    kinds = {"nonfinite": list, **dict.fromkeys(WORDS, str | None)}
+    for name, value in {"step": record["step"], **record}.items():
+        if not isinstance(value, kinds.get(name, int | float | None)):
+            raise TypeError(f"{name} is {value!r:.60}")
+    return record
 
 
 def rewind(path: Path, step: int, aside: Path | None, *, dry: bool) -> Rewound:
@@ -169,6 +203,22 @@ PASSED_OVER = ("initial", "tensorboard", "wandb", lock.NAME)
 
 class RunDirError(ValueError):
     """A run directory that cannot be used, with the remedy in its message."""
+
+
+@contextmanager
+def showing(run: "RunDir") -> Iterator[None]:
+    """Refuses a run in whose options or records a value that is shown is missing, or no such one.
+
+    Raises:
+      RunDirError: in place of the error that such a value is met with.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise RunDirError(
+            f"{run.config} or {run.metrics} is not what a run writes"
+            f" ({type(error).__name__}: {error}): mend it, or put back a copy of it"
+        ) from error
 
 
 class RunDir:
@@ -284,9 +334,9 @@ class RunDir:
         """All records; a last line cut off by a crash is left out.
 
         Raises:
-          ValueError: another line is no record; names it.
+          ValueError: another line is no record of a step; names it.
         """
-        return read_records(self.metrics)
+        return read_as(self.metrics, _step_record, "record of a step")
 
     def rewind(
         self, step: int, *, beside: int | None = None, keep: bool = False, dry: bool = False
