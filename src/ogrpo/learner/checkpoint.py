@@ -133,9 +133,12 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             on_first(lambda: self._complete(draft, step, progress))
         except (OSError, ValueError, RuntimeError) as error:
             shutil.rmtree(self._folder / draft, ignore_errors=True)
+            free = shutil.disk_usage(next(p for p in self._folder.parents if p.is_dir())).free
+            size = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
             raise CheckpointError(
                 f"the checkpoint of step {step} cannot be written to {self._folder}"
-                f" ({_short(error)}): free space there, or let the folder be written to"
+                f" ({_short(error)}; {free / 1e6:,.1f} MB are free for its {size / 1e6:,.1f}): free"
+                " space there, or let the folder be written to"
             ) from error
         self._damages[step] = None
         on_first(self._delete_old)
@@ -233,7 +236,9 @@ def _orbax(arrays: Any) -> ocp.Checkpointer:
 
 
 def _short(error: Exception) -> str:
-    """Returns the first line of a message, which from TensorStore has many."""
+    """Returns the first line of a message, of TensorStore's long ones the system's own words."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
     first = str(error).split("\n", maxsplit=1)[0]
     return first if len(first) <= 300 else f"{first[:300]}..."
 

@@ -89,10 +89,10 @@ class Keeper:
         try:
             yield
         except BaseException as error:
-            error.add_note(RunNote(self._rescue()))
+            error.add_note(RunNote(self._rescue(error)))
             raise
 
-    def _rescue(self) -> str:
+    def _rescue(self, error: BaseException) -> str:
         """Saves the newest state, if it is whole; returns what came of it, and the way on.
 
         It is whole where it is as it was when it was taken: its record is written, no update took
@@ -123,6 +123,8 @@ class Keeper:
             if isinstance(second, OSError | CheckpointError):
                 words = describe(second) if isinstance(second, OSError) else str(second)
             what = f"the state could not be saved: {words}"
+            if isinstance(error, CheckpointError) and isinstance(second, CheckpointError):
+                what = f"the state after step {state.step} is not saved"  # the error says why
         # No word to other processes, which may be gone.
         newest = max(self._checkpoints.listed(), default=None)
         if newest is None:
