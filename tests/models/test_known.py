@@ -101,6 +101,8 @@ def test_a_gguf_file_is_converted_once(file, tmp_path):
     before = (folder / "model.safetensors").stat().st_mtime_ns
     assert model_folder(file, tmp_path / "cache") == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    (folder / "metrics.jsonl").touch()
+    (folder / "model").mkdir()  # as a run's folder has them
     assert model_folder(folder, tmp_path / "cache") == folder
 
 

@@ -111,7 +111,8 @@ def check_model(path: Path) -> None:
     """
     if path.suffix.lower() == ".gguf" and not path.exists():
         raise ValueError(f"{path} is missing: give a GGUF file")
-    if (path / "metrics.jsonl").is_file() and (path / "model").is_dir():
+    weights = any(path.glob("*.safetensors"))  # then it is a model's, whatever else is there
+    if not weights and (path / "metrics.jsonl").is_file() and (path / "model").is_dir():
         raise ValueError(f"{path} is a run's folder: its model is {path / 'model'}")
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(f"{path} is no model's folder: it has no config.json")
