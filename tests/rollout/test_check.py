@@ -64,6 +64,12 @@ def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance, reason):
 
 
 NEVER = np.full(3, -np.inf, np.float32)
+MASSES = ((0.9509, None), (0.9511, "log_probs"), (0.99, "log_probs"))
+"""Probabilities beside one of .05, and what is refused: more than 1.001 together."""
+
+
+def others(chances):
+    return {"top_ids": np.full((3, 2), [3, 4]), "top_log_probs": chances.astype(np.float32)}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,7 @@ NEVER = np.full(3, -np.inf, np.float32)
         ({"log_probs": NEVER, "top_log_probs": np.stack([NEVER] * 2, 1)}, "log_probs"),
         ({"token_ids": np.array([1, -1, EOS], np.int32)}, "tokens"),
         ({"loss_mask": np.array([True, False, True])}, None),  # a tool's token was not drawn
+        *((others(np.log([[0.05, p]] * 3)), reason) for p, reason in MASSES),
         ({"top_ids": np.full((2, 2), 2)}, None),  # the buffer says how many it takes
     ],
 )

@@ -26,6 +26,8 @@ ABOVE_ZERO = 1e-4
 most 6e-5, and a sampler may round the token's logit and the normaliser apart."""
 SAME = 1e-3
 """Nats at most between a token's log-prob and its own among the likeliest, which are one number."""
+MASS_TOLERANCE = 1e-3
+"""By how much the probabilities of tokens that could be drawn may miss 1, or exceed it."""
 IMPOSSIBLE = -9999.0
 """What vLLM writes for minus infinity: the sampler says that the token could not be drawn."""
 NO_CHANCE = -40.0
@@ -117,6 +119,9 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
         if not (known and likeliest <= ABOVE_ZERO):  # False of NaN
             text = f"likeliest tokens up to {ids.max(initial=-1)}, of log-probs up to {likeliest:g}"
             return Flaw("tokens", f"{text}, of a vocabulary of {terms.vocab_size}")
+        masses = np.exp(completion.top_log_probs, dtype=np.float64).sum(axis=-1)
+        if (mass := masses.max(initial=0)) > 1 + MASS_TOLERANCE:
+            return Flaw("log_probs", f"likeliest tokens have a probability of {mass:.4f} together")
         if ids.shape[:-1] == (length,) and ids.shape == completion.top_log_probs.shape:
             drawn = (ids >= 0) & (ids == completion.token_ids[:, None])
             places, ranks = np.nonzero(drawn & completion.carries_loss[:, None])

@@ -25,15 +25,13 @@ from ogrpo.protocol import (
     Sampling,
     VersionSpan,
 )
-from ogrpo.rollout.check import IMPOSSIBLE, Flaw
+from ogrpo.rollout.check import IMPOSSIBLE, MASS_TOLERANCE, Flaw
 from ogrpo.rollout.vllm.errors import Flawed
 
 Json = dict[str, Any]
 Echo = Literal["prompt", "request"]
 """What an answer may say of its request: the prompt's token ids, the request's id."""
 UNLABELLED = -1
-MASS_TOLERANCE = 1e-3
-"""By how much the probabilities of all tokens that could be drawn may miss 1."""
 FINAL_ONLY = 2  # vLLM's RequestOutputKind; without it 0.23 drops all but one of n choices.
 
 
