@@ -52,13 +52,17 @@ def test_numbers_that_no_certificate_has_are_not_accepted(changes):
     assert not is_accepted(stated._replace(**changes))
 
 
-WRONG = {"gains": None, "scale": 1e3, "delta": "1/0", "old_weights": "z"}
+WRONG = [
+    *(("gains", None), ("scale", 1e3), ("delta", "1/0"), ("old_weights", "z"), ("step", -1)),
+    *(("delta", 1.5), ("new_weights", "-1"), ("old_weights", 0), ("bound", 1 << 2000)),
+    ("gains", [-(1 << 40)] * 20),  # whose wealth would be below 0, and above it at every other draw
+]
 
 
-@pytest.mark.parametrize("field", WRONG)
-def test_a_line_that_is_no_certificate_is_named(tmp_path, field):
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_line_that_is_no_certificate_is_named(tmp_path, field, value):
     file, line = tmp_path / "certificates.jsonl", line_of(np.full(9, 0.5))
-    file.write_text(f"{json.dumps(line)}\n{json.dumps(line | {field: WRONG[field]})}\n")
+    file.write_text(f"{json.dumps(line)}\n{json.dumps(line | {field: value})}\n")
     with pytest.raises(ValueError, match=r"certificates\.jsonl, line 2, is no certificate .*mend"):
         read_claims(file)
 

@@ -98,12 +98,15 @@ def claim(line: dict[str, Any]) -> Claim:
     Raises:
       KeyError, TypeError, ValueError, ZeroDivisionError: it is no such line.
     """
-    old, new = (int(line[name] or "0", 16) for name in ("old_weights", "new_weights"))
+    old, new = (int("0" + line[name], 16) for name in ("old_weights", "new_weights"))
     whole = (line["step"], line["scale"], line["bound"], *line["gains"])
     if not all(type(number) is int for number in whole):
         raise ValueError("its numbers are not all whole")
     step, scale, bound, *gains = whole
-    return Claim(step, old, new, Fraction(str(line["delta"])), scale, bound, tuple(gains))
+    delta, least = Fraction(str(line["delta"])), min(gains, default=0)
+    if step < 0 or not 0 < delta < 1 or bound > scale or least < -scale:
+        raise ValueError("a step below 0, a chance that is none, or a gain of no rewards")
+    return Claim(step, old, new, delta, scale, bound, tuple(gains))
 
 
 def read_claims(path: Path) -> list[Claim]:
