@@ -16,9 +16,10 @@ from ogrpo.learner.checkpoint import CheckpointError, Checkpoints
 from ogrpo.learner.finite import NotFiniteError, nonfinite
 from ogrpo.loop import DivergedError
 from ogrpo.policy import DecoderConfig
+from ogrpo.policy.config import SHAPES
 from ogrpo.report.run_dir import RunDir
-from ogrpo.run.diagnose import restored
-from ogrpo.system.files import read_json
+from ogrpo.run.diagnose import diagnose, read_batch, restored
+from ogrpo.system.files import read_json, write_json
 from ogrpo.system.values import from_json
 from tests.loop.walk import BASE, with_options
 from tests.run.small_run import CONFIG, go
@@ -81,6 +82,21 @@ def test_its_dump_replays_to_the_same_loss_and_names_the_first_token(diverged, c
     assert out.count(named) == 3
     assert out.count(" NaN or infinite") >= 3 * 4
     assert "\ngradient, by array: finite" not in out
+
+
+def test_a_damaged_dump_is_named(tmp_path):
+    batch = tmp_path / "batch-0.npz"
+    np.savez(batch, rewards=np.zeros(9))
+    raw = batch.read_bytes()
+    np.savez(batch, rewards=np.array(["x"]))
+    for damaged in (batch.read_bytes(), raw[:-9], raw.replace(bytes(9), b"*" * 9, 1), b""):
+        batch.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"batch-0\.npz cannot be read as a dumped batch: "):
+            read_batch(batch)
+    dump = {"step": 4, "decoder": SHAPES["qwen2.5-0.5b"].to_hf(), "config": 7, "updates": []}
+    write_json(tmp_path / "dump.json", dump)
+    with pytest.raises(ValueError, match=r"dump\.json is not what a run writes: AttributeError"):
+        next(diagnose(tmp_path))
 
 
 def test_a_warm_start_that_diverges_says_so(tmp_path):

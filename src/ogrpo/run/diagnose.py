@@ -7,6 +7,8 @@ The weights are those of the run's checkpoint STEP: the updates did not touch th
 """
 
 import math
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,11 +99,18 @@ def _write_batch(path: Path, batch: Batch[np.ndarray]) -> None:
         np.savez(file, **{name: x for name, x in arrays.items() if x is not None})
 
 
-def _read_batch(path: Path) -> Batch[np.ndarray]:
+def read_batch(path: Path) -> Batch[np.ndarray]:
+    """Reads a dumped batch.
+
+    Raises:
+      ValueError: it is damaged; names the file.
+    """
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError) as error:
+        for name in (name for name, array in arrays.items() if array.dtype.kind not in "biuf"):
+            raise ValueError(f"{name} holds no numbers")
+    except (EOFError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as a dumped batch: {error}") from error
     packing = {name: arrays.pop(f"packing.{name}", None) for name in Packing._fields}
     packed = None if packing["token_ids"] is None else Packing(**packing)
@@ -126,10 +135,10 @@ def diagnose(folder: Path) -> Iterator[str]:
         decoder = DecoderConfig.from_hf(content["decoder"])
         config: TrainConfig = from_json(TrainConfig, content["config"])
         updates = [
-            (update, _read_batch(folder / update["batch"]), hypers(**update["hypers"]))
+            (update, read_batch(folder / update["batch"]), hypers(**update["hypers"]))
             for update in content["updates"]
         ]
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{folder / FILE} is not what a run writes: {error!r}") from error
     config = replace(config, mesh=Mesh(), processes=Processes())  # one device
     state = restored(run, step, config, decoder)
