@@ -24,7 +24,7 @@ def test_a_figure_that_is_not_finite_is_null_and_named(tmp_path):
     assert first["deep"] == {"a": [1.0, None]}
     assert first["nonfinite"] == ["kl/mu_pi", "reuse/use", "deep/a"]
     assert second["nonfinite"] == []
-    assert columns(read_records(run.metrics), ["kl/mu_pi"])["kl/mu_pi"] == [None, 0.25]
+    assert columns(run.read_metrics(), ["kl/mu_pi"])["kl/mu_pi"] == [None, 0.25]
 
 
 def test_records_stay_what_they_were_when_a_run_is_rewound(tmp_path):

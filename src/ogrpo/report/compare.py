@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ogrpo.report.run_dir import RunDir, showing
+from ogrpo.report.run_dir import RunDir
 from ogrpo.report.run_page import flat, spent
 from ogrpo.report.scores import MEAN_REWARD, PASS_AT_1, evaluations, interval
 from ogrpo.system.terminal import shown
@@ -34,22 +34,19 @@ def results(runs: Sequence[RunDir]) -> Table:
             " reward; older runs have no mean reward"
         )
     prefix = everywhere[0]
-    rows = []
-    for run, name, records in zip(runs, labels(runs), recorded, strict=True):
-        scored = evaluations(records)
-        last = scored[-1]
-        with showing(run):
-            row = (
-                name,
-                interval(scored[0], f"{prefix}/sampled"),
-                interval(last, f"{prefix}/sampled"),
-                interval(last, f"{prefix}/greedy"),
-                f"{last['completions']:,}",
-                f"{last['updates']:,}",
-                f"{last['flops/update'] + last['flops/rollout']:.2g}",
-                f"{spent(records[: records.index(last) + 1]):.0f}",
-            )
-        rows.append(row)
+    rows = [
+        (
+            name,
+            interval(scored[0], f"{prefix}/sampled"),
+            interval(scored[-1], f"{prefix}/sampled"),
+            interval(scored[-1], f"{prefix}/greedy"),
+            f"{scored[-1]['completions']:,}",
+            f"{scored[-1]['updates']:,}",
+            f"{scored[-1]['flops/update'] + scored[-1]['flops/rollout']:.2g}",
+            f"{spent(records[: records.index(scored[-1]) + 1]):.0f}",
+        )
+        for name, scored, records in zip(labels(runs), evaluated, recorded, strict=True)
+    ]
     figure = "Pass@1" if prefix == PASS_AT_1 else "mean reward"
     heads = ("run", f"{figure} sampled, before", "after", "greedy, after", "completions", "updates")
     title = "What the runs came to, 95 % confidence intervals"

@@ -30,8 +30,6 @@ from ogrpo.system.files import drop_drafts, is_draft, read_object, replacing, wr
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
-WORDS = ("heldout/by", "reuse/signal")
-"""Figures of a step's record that are no numbers."""
 MEND_LINE = "mend or delete the line, or put back a copy of the file"
 
 
@@ -95,20 +93,6 @@ def read_as(path: Path, parse: Callable[[Record], Value], what: str) -> list[Val
             text = f"{path}, line {n}, is no {what} ({reason}): {MEND_LINE}"
             raise ValueError(text) from error
     return values
-
-
-def _step_record(record: Record) -> Record:
-    """Returns a record of a step: numbers by name, null for unknown ones, and a few words.
-
-    Raises:
-      KeyError, TypeError: it is none.
-    """
-    "".join(record.get("nonfinite", []))
-    kinds = {"nonfinite": list, **dict.fromkeys(WORDS, str | None)}
-    for name, value in {"step": record["step"], **record}.items():
-        if not isinstance(value, kinds.get(name, int | float | None)):
-            raise TypeError(f"{name} is {value!r:.60}")
-    return record
 
 
 def rewind(path: Path, step: int, aside: Path | None, *, dry: bool) -> Rewound:
@@ -203,22 +187,6 @@ PASSED_OVER = ("initial", "tensorboard", "wandb", lock.NAME)
 
 class RunDirError(ValueError):
     """A run directory that cannot be used, with the remedy in its message."""
-
-
-@contextmanager
-def showing(run: "RunDir") -> Iterator[None]:
-    """Refuses a run in whose options or records a value that is shown is missing, or no such one.
-
-    Raises:
-      RunDirError: in place of the error that such a value is met with.
-    """
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError) as error:
-        raise RunDirError(
-            f"{run.config} or {run.metrics} is not what a run writes"
-            f" ({type(error).__name__}: {error}): mend it, or put back a copy of it"
-        ) from error
 
 
 class RunDir:
@@ -334,9 +302,9 @@ class RunDir:
         """All records; a last line cut off by a crash is left out.
 
         Raises:
-          ValueError: another line is no record of a step; names it.
+          ValueError: another line is no record; names it.
         """
-        return read_as(self.metrics, _step_record, "record of a step")
+        return read_records(self.metrics)
 
     def rewind(
         self, step: int, *, beside: int | None = None, keep: bool = False, dry: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 from ogrpo.report.curves import of_run
 from ogrpo.report.guards import Guards
 from ogrpo.report.page import render
-from ogrpo.report.run_dir import RunDir, read_as, showing
+from ogrpo.report.run_dir import RunDir, read_as
 from ogrpo.report.scores import Record, evaluations, interval, reward_rows, scores
 from ogrpo.rewards.judge import RewardCounts
 from ogrpo.system.files import read_json, write_json, write_text
@@ -105,29 +105,22 @@ def page_of(run: RunDir) -> str:
     """
     config = run.read_config()
     if not run.page_data.is_file():
-        with showing(run):
-            return _page(run, config, PageData("(not known)", config["algorithm"]))
+        return _page(run, config, PageData("(not known)", config["algorithm"]))
     try:
         fields = read_json(run.page_data)
         samples = [
             Sample(s["question"], s["gold"], Answer(**s["before"]), Answer(**s["after"]))
             for s in fields["samples"]
         ]
-        data = PageData(
-            f"{fields['command']}",
-            f"{fields['method']}",
-            samples,
-            counts=[(label, figure) for label, figure in fields["counts"]],
-            provenance=[(label, what) for label, what in fields["provenance"]],
-            defaults=dict(fields["defaults"].items()),
-            seconds=[(part, s + 0.0, compiled + 0.0) for part, s, compiled in fields["seconds"]],
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        names = ("counts", "provenance", "seconds")
+        tuples: dict[str, Any] = {name: [tuple(row) for row in fields[name]] for name in names}
+        words = {name: fields[name] for name in ("command", "method", "defaults")}
+        data = PageData(samples=samples, **words, **tuples)
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{run.page_data} is damaged: delete it, and the page has no answers"
         ) from error
-    with showing(run):
-        return _page(run, config, data)
+    return _page(run, config, data)
 
 
 def _page(run: RunDir, config: dict[str, Any], data: PageData) -> str:
@@ -189,34 +182,16 @@ def shown_tokens(run: RunDir) -> list[dict[str, Any]]:
     Raises:
       ValueError: a line is no step's completions; names it.
     """
-    steps = read_as(run.tokens, _step_completions, "record of a step's completions")[::-1]
+
+    def completions_of(record: Record) -> list[dict[str, Any]]:
+        return [{"step": record["step"], **each} for each in record["completions"]]
+
+    steps = read_as(run.tokens, completions_of, "record of a step's completions")[::-1]
     order = steps[:1] + steps[1:][-1:] + steps[1:-1]  # the newest, the oldest, those between
-    completions = [one for step in order for one in step]
+    completions = [each for step in order for each in step]
     tokens = accumulate(len(each["tokens"]) for each in completions)
     fitting = sum(so_far <= MOST_TOKENS for so_far in tokens)
     return sorted(completions[:fitting], key=lambda each: each["step"])
-
-
-def _step_completions(record: Record) -> list[dict[str, Any]]:
-    """Returns the completions of a line of tokens.jsonl, each with its step.
-
-    Raises:
-      KeyError, TypeError, ValueError: it is no such line.
-    """
-    kinds = {"step": int, "prompt": str, "why": str, "length": int, "staleness": int}
-    kinds |= dict.fromkeys(("tokens", "mu", "pi", "removed"), list)
-    completions = [{"step": record["step"], **each} for each in record["completions"]]
-    for one in completions:
-        for name in [name for name, kind in kinds.items() if not isinstance(one[name], kind)]:
-            raise TypeError(f"{name} is {one[name]!r:.60}")
-        if not len(one["tokens"]) == len(one["mu"]) == len(one["pi"]):
-            raise ValueError("its tokens, mu and pi are not as many")
-        "".join(one["tokens"])
-        numbers = [*one["mu"], *one["pi"], *one["removed"], one["reward"], one["advantage"]]
-        numbers = numbers[:-1] + one["advantage"] if isinstance(numbers[-1], list) else numbers
-        if not all(isinstance(number, int | float | None) for number in numbers):
-            raise TypeError("its mu, pi, removed, reward or advantage is no number")
-    return completions
 
 
 def counted(
