@@ -106,7 +106,7 @@ def read_batch(path: Path) -> Batch[np.ndarray]:
       ValueError: it is damaged; names the file.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         for name in (name for name, array in arrays.items() if array.dtype.kind not in "biuf"):
             raise ValueError(f"{name} holds no numbers")
