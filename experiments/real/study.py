@@ -63,7 +63,7 @@ def base() -> TrainConfig:
         schedule=schedule,
         rollout=replace(preset.rollout, group_size=8, max_tokens=32, temperature=0.6),
         optimizer=replace(preset.optimizer, microbatches=1),
-        evaluation=replace(preset.evaluation, samples=4, batch=32),
+        evaluation=replace(preset.evaluation, prompts=128, samples=4, batch=32),
     )
 
 
