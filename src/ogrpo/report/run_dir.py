@@ -44,7 +44,7 @@ class Rewound(NamedTuple):
 
 
 class MetricsWriter(AbstractContextManager["MetricsWriter"]):
-    """Appends one JSON object a line, each with the system before the next step begins."""
+    """Appends one JSON object a line, which the system has when `write` returns."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path

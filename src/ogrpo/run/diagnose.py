@@ -108,8 +108,8 @@ def read_batch(path: Path) -> Batch[np.ndarray]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        for name in (name for name, array in arrays.items() if array.dtype.kind not in "biuf"):
-            raise ValueError(f"{name} holds no numbers")
+        if odd := [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]:
+            raise ValueError(f"{odd[0]} holds no numbers")
     except (EOFError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as a dumped batch: {error}") from error
     packing = {name: arrays.pop(f"packing.{name}", None) for name in Packing._fields}

@@ -119,12 +119,13 @@ class Keeper:
                 self.save()
                 what = f"the state after step {state.step} is saved"
         except BaseException as second:  # the first error is the one to be seen
-            words = f"{type(second).__name__}: {second}"
-            if isinstance(second, OSError | CheckpointError):
-                words = describe(second) if isinstance(second, OSError) else str(second)
-            what = f"the state could not be saved: {words}"
             if isinstance(error, CheckpointError) and isinstance(second, CheckpointError):
                 what = f"the state after step {state.step} is not saved"  # the error says why
+            elif isinstance(second, OSError):
+                what = f"the state could not be saved: {describe(second)}"
+            else:
+                name = "" if isinstance(second, CheckpointError) else f"{type(second).__name__}: "
+                what = f"the state could not be saved: {name}{second}"
         # No word to other processes, which may be gone.
         newest = max(self._checkpoints.listed(), default=None)
         if newest is None:
