@@ -1,4 +1,4 @@
-"""The embedded sampler beside `generate` of transformers and vLLM's CPU back end, on the same work.
+"""The embedded sampler beside `generate` of transformers, vLLM's CPU back end and llama.cpp.
 
     python -m benchmarks.side_by_side.sampler
     python -m benchmarks.side_by_side.sampler --shapes tiny 0.5b:tokens=32 --engines ogrpo vllm
@@ -19,16 +19,21 @@ import tyro
 
 from benchmarks.side_by_side import harness
 from ogrpo.data.tokenizer import word_level
+from ogrpo.models.known import KNOWN, model_folder, unpacked
 from ogrpo.policy import DecoderConfig, Params, init_params, save_pretrained
 from ogrpo.policy.config import SHAPES as DECODERS
+from ogrpo.policy.pretrained import load_config
 from ogrpo.setup.cache import cache_path
 from ogrpo.setup.devices import DTYPES
 from ogrpo.setup.model import tiny_decoder
 from ogrpo.tasks import arithmetic
 
-TRANSFORMERS = ("torch==2.13.0", "transformers==5.23.0")
+PEERS = {
+    "transformers": ("torch==2.13.0", "transformers==5.23.0"),
+    "llamacpp": ("xllamacpp==2026.10.11549", "numpy==2.4.2"),
+}
 VLLM = harness.HERE.parents[1] / "tests" / "server" / "requirements.txt"
-ENGINES = ("ogrpo", "ogrpo-plain", "transformers", "vllm")
+ENGINES = ("ogrpo", "ogrpo-plain", "transformers", "vllm", "llamacpp")
 EOS = 1
 LOUDER = 8
 """What layers write, times so much, where the most likely token is drawn: with small random weights
@@ -40,7 +45,8 @@ class Shape:
     """A batch: what one step of training asks of the sampler."""
 
     model: str
-    """tiny (the default run's decoder) or 0.5b (the shape of Qwen2.5-0.5B)."""
+    """tiny (the default run's decoder), 0.5b (the shape of Qwen2.5-0.5B), or smollm2-135m, whose
+    real weights are fetched."""
     prompts: int
     """N"""
     group: int
@@ -73,6 +79,7 @@ SHAPES = {
     "0.5b-bfloat16": dataclasses.replace(LARGE, dtype="bfloat16"),
     "0.5b-long": LONG,
     "0.5b-long-greedy": dataclasses.replace(LONG, prompts=2, group=1, greedy=True),
+    "smollm2": Shape("smollm2-135m", prompts=8, group=4, prompt=64, tokens=64),
 }
 
 
@@ -81,10 +88,11 @@ class Options(harness.Common):
     """Draws the same batches by each engine in turn, round after round."""
 
     shapes: tuple[str, ...] = ("tiny", "0.5b", "0.5b-bfloat16")
-    """Of tiny, 0.5b, 0.5b-bfloat16, 0.5b-long and 0.5b-long-greedy, with fields changed by
+    """Of tiny, 0.5b, 0.5b-bfloat16, 0.5b-long, 0.5b-long-greedy and smollm2, with fields changed by
     `tiny:tokens=64,group=4`."""
     engines: tuple[str, ...] = ("ogrpo", "transformers", "vllm")
-    """Of ogrpo, ogrpo-plain, transformers and vllm; ratios are of the first."""
+    """Of ogrpo, ogrpo-plain, transformers, vllm and llamacpp (smollm2 alone); ratios are of the
+    first."""
     warm_up: int = 3
     """Batches before the first round."""
     together: bool = True
@@ -99,6 +107,11 @@ def main(options: Options) -> None:
     if unknown := sorted(set(options.engines) - set(ENGINES)):
         raise ValueError(f"there is no engine {unknown[0]!r}: choose {', '.join(ENGINES)}")
     shapes = {spec: harness.parse(spec, SHAPES)[1] for spec in options.shapes}
+    no_file = [spec for spec, shape in shapes.items() if shape.model not in KNOWN]
+    if no_file and "llamacpp" in options.engines:
+        raise ValueError(
+            f"llamacpp reads GGUF files, and {no_file[0]} has none: give --shapes smollm2"
+        )
     pythons = {name: find_python(name, options.environments) for name in options.engines}
 
     def measure(shape: Shape, folder: Path) -> harness.Figures:
@@ -109,8 +122,8 @@ def main(options: Options) -> None:
 
 def find_python(engine: str, folder: Path) -> str:
     """Returns the interpreter of an engine; a peer's environment is made if it is not there."""
-    if engine == "transformers":
-        return harness.python_with(folder, engine, TRANSFORMERS)
+    if engine in PEERS:
+        return harness.python_with(folder, engine, PEERS[engine])
     if engine != "vllm":
         return sys.executable
     base = os.environ.get("OGRPO_VLLM_BASE", "python3.11")
@@ -127,6 +140,14 @@ class Bench:
         self, options: Options, shape: Shape, pythons: dict[str, str], folder: Path
     ) -> None:
         self.options, self.shape, self.pythons, self.folder = options, shape, pythons, folder
+        if shape.model in KNOWN:
+            model = model_folder(Path(shape.model), cache_path())
+            for file in model.iterdir():
+                (folder / file.name).symlink_to(file)
+            if "llamacpp" in pythons:
+                unpacked(KNOWN[shape.model], folder).rename(folder / "model.gguf")
+            self.decoder = load_config(model)
+            return
         self.decoder = DECODERS["qwen2.5-0.5b"]
         if shape.model == "tiny":
             self.decoder = tiny_decoder(word_level(arithmetic.vocabulary()))

@@ -36,7 +36,7 @@ class Options(harness.Common):
     """Measures one update of each system in fresh processes, in turn."""
 
     shapes: tuple[str, ...] = ("A", "B")
-    """Of A to D, with fields changed by `A:group=8,prompt=32`. D needs about 12 GB, C 24."""
+    """Of A to E, with fields changed by `A:group=8,prompt=32`. D needs about 12 GB, C 24."""
     systems: tuple[str, ...] = (
         "ogrpo",
         "tunix",

