@@ -20,6 +20,7 @@ from ogrpo.setup.presets import PRESETS
 from ogrpo.system.values import changed, from_json, to_json
 from tests.loop.walk import annotated, with_options
 
+SERVED = {"rollout.url": ("http://127.0.0.1:8000",)}
 NAMED = {"processes.coordinator": "host:7777", "processes.count": 2, "processes.id": 1}
 
 
@@ -108,6 +109,12 @@ def test_a_resumed_run_refuses_what_cannot_change(start, first, again, message):
 REFUSED = [
     # options, what the error says
     ({"rollout.transport": "url"}, r"rollout\.transport is url.*give --rollout\.url"),
+    ({"rollout.in_flight": "abort"}, r"in-flight is abort, .* give --rollout\.url and --rollout"),
+    ({"rollout.timeout": 3.0}, r"timeout is 3\.0, which changes nothing here: give --rollout\.url"),
+    (
+        {**SERVED, "rollout.transport": "url", "rollout.listen": "::"},
+        r"rollout\.listen is '::'.* give rollout\.advertise.* perhaps 127\.0\.0\.1",
+    ),
     ({"replay.half_life": 2.0}, r"half-life is 2\.0.*nothing here: give --replay\.sampler fresh"),
     ({"trust_region.kind": "mask", "trust_region.rate": 0.5}, "kind penalty or clip"),
     ({"optimizer.microbatches": 3}, "microbatches is 3, but a batch of 16 groups cannot be cut"),
@@ -118,11 +125,11 @@ REFUSED = [
     ({"schedule.offline": True}, r"schedule\.warmup is 0: give the number of batches"),
     (
         {
+            **SERVED,
             "certificate.delta": 0.05,
             "schedule.sync_offset": 1,
             "rollout.workers": 2,
             "rollout.in_flight": "abort",
-            "rollout.url": ("http://127.0.0.1:8000",),
         },
         r"certificate\.delta is 0\.05, whose evidence may not be chosen .*in-flight abort does",
     ),

@@ -21,6 +21,7 @@ from ogrpo.core.returns import Along
 from tests import names
 from tests.core import reference
 from tests.core.cases import arrays, of_sets, slopes
+from tests.exact.conftest import float64  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +31,6 @@ EVERY = np.ones((P, G), bool)
 ROWS = [row for row in names.rows() if row.ours and not row.project.startswith("TRL")]
 METHODS = [row for row in ROWS if row.ours.split(",")[0] in ALGORITHMS]
 PARTS = [row for row in ROWS if row not in METHODS]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _in_double_precision():
-    with jax.enable_x64():
-        yield
 
 
 def case():

@@ -1,4 +1,4 @@
-"""Weights by hand, per token, sequence, group and batch."""
+"""Weights and totals by hand, per token, sequence, group and batch."""
 
 from functools import partial
 
@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.core import ratios, traces, weights
+from ogrpo.core import aggregate, ratios, traces, weights
+from ogrpo.core.aggregate import Total, mean
+from ogrpo.core.algorithms import REDUCTIONS
 
 LOG = jnp.log(jnp.array([[[2.0, 0.5, 3.0], [0.25, 2.0, 1.0]], [[4.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]))
 MASK = jnp.array([[[1, 1, 1], [1, 1, 0]], [[1, 0, 0], [0, 0, 0]]], bool)
@@ -71,3 +73,52 @@ def test_the_ratio_saturates_instead_of_overflowing():
     most = np.exp(60)
     np.testing.assert_array_equal(ratios.exp_ratio(far), np.float32([most, most, 0, np.nan]))
     assert ratios.exp_ratio(jnp.float16(70)) == most
+
+
+VALUES = jnp.arange(1.0, 13.0).reshape(2, 2, 3)
+CALLS = {name: {"length": 4.0} if name == "fixed_length" else {} for name in REDUCTIONS}
+# Each reduction by its total and its mean, and what it sums and counts.
+SUMS = {
+    "token": (aggregate.token_total, aggregate.token_mean, (1 + 2 + 3 + 4 + 5 + 7, 6)),
+    "sequence": (aggregate.sequence_total, aggregate.sequence_mean, (2 + 4.5 + 7, 3)),
+    "sequence_sum": (aggregate.sequence_sum_total, aggregate.sequence_sum_mean, (22, 3)),
+    "fixed_length": (aggregate.fixed_length_total, aggregate.fixed_length_mean, (22 / 4, 3)),
+    "group": (aggregate.group_total, aggregate.group_mean, (15 / 5 + 7, 2)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REDUCTIONS))
+def test_totals_by_hand_and_nothing_counted_is_nothing(name):
+    total_fn, mean_fn, expected = SUMS[name]
+    assert total_fn is REDUCTIONS[name]
+    total = total_fn(VALUES, MASK, **CALLS[name])
+    np.testing.assert_allclose(total, expected)
+    assert float(mean(total)) == pytest.approx(expected[0] / expected[1])
+    assert mean_fn(VALUES, MASK, **CALLS[name]) == mean(total)
+    nothing = total_fn(VALUES * jnp.inf, MASK & False, **CALLS[name])
+    assert nothing == Total(jnp.float32(0), jnp.float32(0))
+    assert mean(nothing) == 0
+
+
+@pytest.mark.parametrize("name", sorted(REDUCTIONS))
+def test_dropped_tokens_can_stay_in_the_denominator(name):
+    kept = MASK.at[0, 0, 2].set(False).at[1, 0, 0].set(False)
+    out = REDUCTIONS[name](VALUES, kept, **CALLS[name])
+    original = REDUCTIONS[name](VALUES, kept, counted=MASK, **CALLS[name])
+    assert original.count == SUMS[name][-1][1]
+    assert out.count < original.count
+    if name == "token":
+        np.testing.assert_allclose([out.total, original.total], 12)
+    if name == "sequence":
+        np.testing.assert_allclose([out.total, original.total], [1.5 + 4.5, 1 + 4.5])
+
+
+def test_a_counted_nan_is_not_swallowed_and_a_masked_one_is():
+    nan = VALUES.at[0, 1, 2].set(jnp.nan)
+    assert np.isfinite(aggregate.token_mean(nan, MASK))
+    assert np.isnan(aggregate.token_mean(nan.at[0, 0, 0].set(jnp.nan), MASK))
+
+
+def test_bfloat16_values_are_summed_in_float32():
+    ones = jnp.ones((1000,), jnp.bfloat16)
+    assert aggregate.token_total(ones, ones == 1).total == 1000

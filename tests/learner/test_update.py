@@ -1,4 +1,8 @@
+import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -6,11 +10,15 @@ import numpy as np
 import optax
 import pytest
 
+from ogrpo.core.aggregate import mean, token_total
+from ogrpo.core.algorithms import ALGORITHMS, ENTROPY, with_parts
 from ogrpo.core.trust_region import adaptive_clip
 from ogrpo.learner.metrics import head_norm
-from ogrpo.learner.state import adam, hypers
-from ogrpo.learner.update import gradient, jit_step, join_frozen, weigh
+from ogrpo.learner.state import adam, hypers, init_state
+from ogrpo.learner.update import compute_in, gradient, jit_step, join_frozen, make_update, weigh
+from ogrpo.setup.devices import make_policy_fn
 from tests.learner import toy
+from tests.policy.tiny import make_config, make_params
 
 
 def numpy_loss(table, batch, knobs, *, temperature=1.0, drop=True):
@@ -199,3 +207,110 @@ TABLE, OTHER = {"weight": jnp.array([[3.0, 4.0]])}, {"weight": jnp.array([[12.0]
 )
 def test_the_heads_norm_is_of_its_own_weights_or_of_those_it_shares(grads, norm):
     assert head_norm(grads).get("grad_norm/head") == norm
+
+
+def gradient_of(algorithm, knobs, seed=0):
+    """The gradient of the whole update."""
+    numbers = algorithm.settings({"beta": 0.0, **knobs})
+    recipe = toy.make_recipe(
+        algorithm=algorithm, reads=algorithm.inputs(numbers), mask_zero_variance=False
+    )
+    hyper = hypers(0.1, 1.0, numbers)._replace(seed=jnp.uint32(seed))
+    grads, evidence = gradient(
+        toy.make_params(), weigh(toy.make_batch(), recipe, hyper), hyper, recipe
+    )
+    return grads["table"] / evidence.total.count
+
+
+def test_the_bonus_adds_the_gradient_of_the_mean_entropy_and_its_mask_keeps_the_top():
+    base = with_parts(ALGORITHMS["grpo"], reduction="token")
+    bonus = with_parts(base, bonus="entropy")
+    assert ENTROPY in bonus.reads
+    batch = toy.make_batch()
+
+    def entropy(params):
+        here = toy.policy_fn(params, batch, jnp.float32(1.0)).entropy
+        return mean(token_total(here, batch.active_mask))
+
+    added = gradient_of(bonus, {"entropy_coef": 0.3}) - gradient_of(base, {})
+    expected = -0.3 * jax.grad(entropy)(toy.make_params())["table"]
+    np.testing.assert_allclose(added, expected, rtol=1e-4, atol=1e-6)
+    gated = gradient_of(with_parts(base, gate=["top_entropy"]), {"top_share": 0.2})
+    moved = np.any(np.asarray(gated) != 0, axis=1)
+    assert 0 < moved.sum() < np.any(np.asarray(gradient_of(base, {})) != 0, axis=1).sum()
+
+
+def test_lots_are_drawn_by_the_updates_seed():
+    knobs = {"share": 0.3, "cov_low": -9.0, "cov_high": 9.0}
+    first, again, other = (gradient_of(ALGORITHMS["clip_cov"], knobs, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def table_policy(params, batch, temperature):
+    """The toy, of a table in any dtype."""
+    return toy.policy_fn({"table": params["table"].astype(jnp.float32)}, batch, temperature)
+
+
+def descend(policy, params, rate, steps=1):
+    """Plain gradient steps."""
+    update = make_update(toy.GRADIENT, toy.make_recipe(policy_fn=policy))
+    state = init_state(jax.tree.map(jnp.copy, params), optax.identity())
+    for _ in range(steps):
+        state, _ = update(state, toy.make_batch(), hypers(rate, 1.0, toy.KNOBS))
+    return state.params
+
+
+@pytest.mark.slow
+def test_the_update_is_that_of_float32_within_bfloat16():
+    config = make_config("Qwen2")
+    params, exact = make_params(config), make_policy_fn(config)
+    moved = [
+        jax.tree.map(lambda a, b: np.asarray(a - b), descend(policy, params, 1.0), params)
+        for policy in (exact, compute_in(exact, jnp.bfloat16))
+    ]
+    for full, rounded in zip(*map(jax.tree.leaves, moved), strict=True):
+        assert rounded.dtype == np.float32
+        assert np.linalg.norm(full - rounded) < 0.05 * np.linalg.norm(full)
+        assert np.any(full != rounded)
+
+
+@pytest.mark.slow
+def test_steps_too_small_for_bfloat16_add_up():
+    rate, half = 1e-4, compute_in(table_policy, jnp.bfloat16)
+    coarse = jax.tree.map(lambda x: x.astype(jnp.bfloat16), toy.make_params())
+    master = jax.tree.map(lambda x: x.astype(jnp.float32), coarse)
+    once, often = (descend(half, master, rate, steps)["table"] for steps in (1, 500))
+    touched = np.unique(np.asarray(toy.make_batch().prompt_ids[1:, -1]))
+    assert np.all(once[touched] != master["table"][touched])
+    np.testing.assert_array_equal(once.astype(jnp.bfloat16), coarse["table"])
+    assert np.any(often.astype(jnp.bfloat16) != coarse["table"])
+    without_master = descend(table_policy, coarse, rate, 500)["table"]
+    np.testing.assert_array_equal(without_master, coarse["table"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and calls glibc")
+def test_memory_that_was_freed_goes_back_after_a_long_compilation_alone():
+    worker = Path(__file__).parent / "freed_worker.py"
+    done = subprocess.run([sys.executable, worker], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, short, after = map(int, re.findall(r"\d+", done.stdout))
+    assert abs(before - short) < 20
+    assert before - after > 200, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("total", "microbatches", "max_grad_norm"),
+    [("token", 1, 0.05), ("sequence", 2, 0.05), ("group", 1, 1e9)],
+)
+def test_a_large_models_update_is_that_of_a_small_one(
+    total, microbatches, max_grad_norm, monkeypatch
+):
+    optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=max_grad_norm)
+    recipe = {"reduction": toy.TOTALS[total], "microbatches": microbatches}
+
+    def at(large):
+        monkeypatch.setattr("ogrpo.learner.state.LARGE", large)
+        return toy.updated(hyper=hypers(0.1, 0.8, toy.KNOBS), optimizer=optimizer, **recipe)
+
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-7), at(0), at(1 << 24))

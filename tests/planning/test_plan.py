@@ -1,13 +1,14 @@
-"""The planner's arithmetic against hand-worked cases, its refusals, and the command as a whole."""
+"""The planner's arithmetic against hand-worked cases and XLA, its refusals, and the whole command."""
 
 import json
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
 import pytest
 
+from benchmarks.memory import Lengths, plan_preset
 from ogrpo.cli.commands import parse_plan
 from ogrpo.cli.commands import plan as run_plan
 from ogrpo.learner.state import adam
@@ -317,3 +318,37 @@ def test_measured_speeds_take_the_place_of_the_assumed_ones(rank):
     assert here.train.tflops != plan.train.tflops
     assert here.serve.tokens_per_second != plan.serve.tokens_per_second
     assert replace(here, train=plan.train, serve=plan.serve) == plan
+
+
+@cache
+def planned_by_xla(length: int) -> int:
+    """Bytes beside the state: bfloat16, full remat, 16 completions of one prompt of 256 tokens."""
+    return Lengths().plan(length).temporary
+
+
+@pytest.mark.slow
+def test_the_compilers_plan_is_linear_in_the_completion():
+    assert planned_by_xla(4096) < 20 * GIB
+    assert planned_by_xla(8192) < 2.2 * planned_by_xla(4096)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [4096, 8192])
+def test_the_planner_counts_what_the_compiler_plans(length):
+    rows = memory.train_budget(
+        Plan(
+            model=PlanModel(shape="qwen2.5-1.5b", params="bfloat16", compute="bfloat16"),
+            batch=BatchPlan(prompts=1, group_size=16, prompt_length=256, max_tokens=length),
+            train=Train(devices=1, fsdp=1, microbatches=1, remat="full"),
+            schedule=PlanSchedule(sync_offset=0),
+        )
+    ).rows
+    planned_here = rows["gradients"] + rows["activations"] + rows["working"]
+    assert planned_here == pytest.approx(planned_by_xla(length), rel=0.15)
+
+
+@pytest.mark.slow
+def test_a_preset_fits_the_device_that_it_names_by_the_compilers_plan():
+    preset = plan_preset("qwen3-4b")
+    assert preset.total <= preset.capacity
+    assert preset.planned == pytest.approx(preset.total, rel=0.15)

@@ -6,7 +6,8 @@ import pytest
 from ogrpo.policy import completion_log_probs, decoder, init_params
 from ogrpo.policy.decoder import keep_nothing, param_shapes, product, unstack
 from ogrpo.policy.log_probs import run_prompt
-from tests.policy.tiny import FAMILIES, make_config, ragged_batch
+from ogrpo.policy.params import int8_weights, round_to_int8
+from tests.policy.tiny import FAMILIES, make_config, make_params, ragged_batch
 
 KEY = jax.random.key(0)
 
@@ -103,3 +104,28 @@ def test_value_and_gradients_are_those_of_float64(rows, shape, dtype, close):
         assert actual.dtype == dtype
         scale = np.abs(expected).max()
         np.testing.assert_allclose(np.asarray(actual, np.float64), expected, atol=close * scale)
+
+
+def test_a_row_has_at_most_255_levels_and_half_a_step_of_error():
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(2, 7, 500)).astype(np.float32) * np.geomspace(1e-3, 1e2, 7)[:, None]
+    weight[0, 3] = 0.0
+    rounded = np.asarray(round_to_int8(jnp.asarray(weight)))
+    scale = np.abs(weight).max(-1, keepdims=True) / 127
+    assert (np.abs(rounded - weight) <= scale * 0.5001).all()
+    levels = rounded / np.where(scale > 0, scale, 1)
+    np.testing.assert_allclose(levels, np.round(levels), atol=1e-3)
+    assert np.abs(levels).max() == pytest.approx(127)
+    np.testing.assert_array_equal(rounded[0, 3], 0.0)
+    assert round_to_int8(jnp.asarray(weight, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_matrices_are_rounded_and_norms_and_biases_stay(family):
+    params = make_params(make_config(family))
+    before = jax.tree_util.tree_leaves_with_path(params)
+    after = jax.tree.leaves(int8_weights(params))
+    for (path, leaf), rounded in zip(before, after, strict=True):
+        name = jax.tree_util.keystr(path)
+        kept = "norm" in name or "bias" in name
+        assert bool((leaf == rounded).all()) == kept, name

@@ -5,10 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ogrpo.policy import completion_log_probs, completion_log_probs_and_entropy, flat_log_probs
+from ogrpo.batch import VALUE_HEAD
+from ogrpo.policy import (
+    completion_log_probs,
+    completion_log_probs_and_entropy,
+    flat_log_probs,
+    init_params,
+)
 from ogrpo.policy.attention import attend
-from ogrpo.policy.log_probs import token_log_probs
-from tests.policy.tiny import FAMILIES, make_case, ragged_batch
+from ogrpo.policy.log_probs import run_prompt, token_log_probs
+from ogrpo.policy.params import split_value_head, with_value_head
+from tests.policy.tiny import FAMILIES, make_case, make_config, ragged_batch
 
 grouped = jax.jit(completion_log_probs, static_argnums=1)
 jit_both = jax.jit(completion_log_probs_and_entropy, static_argnums=1)
@@ -119,3 +126,27 @@ def test_shapes_that_disagree_are_refused(change):
     config, params, batch = make_case()
     with pytest.raises(ValueError, match=r"prompts \[N, P\] and completions \[N, G, T\]"):
         completion_log_probs(params, config, batch._replace(**change), 1.0)
+
+
+@pytest.mark.slow
+def test_values_are_of_the_states_before_the_tokens_and_move_no_log_prob():
+    config = make_config(vocab_size=32)
+    params = with_value_head(init_params(config, jax.random.key(0)))
+    weight = jax.random.normal(jax.random.key(1), params[VALUE_HEAD]["weight"].shape)
+    params = {**params, VALUE_HEAD: {"weight": weight, "bias": jnp.float32(0.25)}}
+    batch = ragged_batch(config, n=2, g=2)
+    trunk, head = split_value_head(params)
+    bare, out = (completion_log_probs_and_entropy(p, config, batch, 1.0) for p in (trunk, params))
+    assert bare.values is None
+    np.testing.assert_array_equal(bare.log_probs, out.log_probs)
+    for n, g in np.ndindex(2, 2):
+        prompt = np.asarray(batch.prompt_ids[n])[np.asarray(batch.prompt_mask[n])]
+        completion = np.asarray(batch.completion_ids[n, g])[np.asarray(batch.completion_mask[n, g])]
+        row = np.resize(np.concatenate([prompt, completion]), (1, 9))  # none sees what follows it
+        hidden, _ = run_prompt(trunk, config, row, jnp.ones(row.shape, bool))
+        values = hidden[0] @ head["weight"] + head["bias"]
+        states = values[len(prompt) - 1 : len(prompt) + len(completion) - 1]
+        np.testing.assert_allclose(
+            out.values[n, g, : len(completion)], states, rtol=1e-4, atol=1e-4
+        )
+        assert not np.any(out.values[n, g, len(completion) :])

@@ -1,9 +1,11 @@
-"""The table of claims in proofs/README.md cannot go stale: no Coq needed."""
+"""The table of claims in proofs/README.md and its errata pages cannot go stale: no Coq needed."""
 
 import ast
 import importlib
 import re
 import runpy
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -163,3 +165,28 @@ def test_pages_cite_what_exists(page):
         assert (PROOFS / link).exists(), link
     for name in re.findall(r"`([A-Z]\w+\.[a-z]\w+)`", text):
         assert name in all_theorems(), name
+
+
+@pytest.mark.parametrize(
+    ("page", "group"), [("errata_proposal.md", "PROPOSAL"), ("errata_mroueh.md", "PAPER")]
+)
+def test_every_counterexample_refutes_its_claim_and_is_cited_with_its_numbers(page, group):
+    text = (PROOFS / page).read_text()
+    for example in REFUTING[group]:
+        counterexample = example()
+        assert counterexample.fails, counterexample
+        cited = next(line for line in text.splitlines() if f"`{example.__name__}`" in line)
+        assert f"{counterexample.lesser:.4g}" in cited, (example.__name__, counterexample)
+        assert f"{counterexample.greater:.4g}" in cited, (example.__name__, counterexample)
+
+
+def test_a_claim_that_holds_is_not_refuted():
+    assert not REFUTING["Counterexample"]("one is at most two", 1.0, 2.0).fails
+    assert not REFUTING["Counterexample"]("one is at most one", 1.0, 1.0).fails
+
+
+def test_the_script_runs_without_our_packages():
+    script = [sys.executable, "-I", str(PROOFS / "counterexamples.py")]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert done.stdout.count("fails:") == len(REFUTING["PROPOSAL"] + REFUTING["PAPER"])
+    assert "holds:" not in done.stdout

@@ -19,6 +19,7 @@ from ogrpo.rewards.text import same_text
 from ogrpo.tasks.rows import read_rows
 from ogrpo.tasks.task import Task
 from tests.report.make import make_run
+from tests.rewards.functions import length
 
 HERE = Path(__file__).parent / "big_list_of_naughty_strings"
 STRINGS = json.loads((HERE / "blns.json").read_text(encoding="utf-8"))
@@ -65,10 +66,6 @@ def test_a_tokenizer_gives_each_back_and_words_that_it_lacks_are_named():
                 words.encode(text)
 
 
-def worth_nothing(completions, answer):
-    return [0.0] * len(completions)
-
-
 def test_files_of_a_task_give_each_back(tmp_path):
     rows = [{"prompt": f"{n}: {text}", "answer": text} for n, text in enumerate(STRINGS)]
     lines = [json.dumps(row, ensure_ascii=n % 2 == 0) for n, row in enumerate(rows)]
@@ -77,7 +74,7 @@ def test_files_of_a_task_give_each_back(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "own.parquet")
     for ending in ("jsonl", "json", "parquet"):
         assert [row.columns for row in read_rows(tmp_path / f"own.{ending}")] == rows
-    task = Task.from_jsonl(tmp_path / "own.jsonl", rewards=[worth_nothing])
+    task = Task.from_jsonl(tmp_path / "own.jsonl", rewards=[length])
     answers = {one.prompt: one.columns["answer"] for one in (*task.train, *task.heldout)}
     assert answers == {row["prompt"]: row["answer"] for row in rows}
 

@@ -1,11 +1,14 @@
-"""The check of completions against their order, by itself and over what the embedded engine gives."""
+"""The check of completions against their order, by itself and over what the embedded engine gives.
+
+Before it: fields that no request and no completion has, and prompts that no engine can answer.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ogrpo.protocol import Completion, Group, Sampling, VersionSpan
+from ogrpo.protocol import Completion, Group, Sampling, VersionSpan, check_request
 from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, Orders, Terms, flaws
 from ogrpo.rollout.embedded import EmbeddedEngine
 from tests.rollout.collection.scripted import SAMPLING, collector, turn
@@ -169,3 +172,47 @@ def test_a_completion_enters_a_batch_under_one_order():
     likely = placed(5, log_prob=-0.1)
     assert not orders.repeated({5: likely, 6: likely}, greedy=False)
     assert not orders.repeated({7: first}, greedy=True)
+
+
+PAIR = completion(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("whole", "field", "value", "message"),
+    [
+        *((SAMPLING, "temperature", x, rf"is {x}.*greedy=True") for x in (0.0, -1.0, np.nan)),
+        (SAMPLING, "temperature", np.inf, r"is inf.*finite"),
+        *((SAMPLING, name, 0, "is 0; give at least 1") for name in ("max_tokens", "group_size")),
+        (PAIR, "token_ids", np.array([3], np.int32), "1 token_ids but 2 log_probs"),
+        (PAIR, "token_ids", np.array([3, 1], np.int64), "token_ids is int64"),
+        (PAIR, "token_ids", np.array([[3, 1]], np.int32), r"token_ids is int32 \(1, 2\)"),
+        (PAIR, "log_probs", np.array([-0.5, -1.5]), "log_probs is float64"),
+        (PAIR, "log_probs", [-0.5, -1.5], "log_probs is <class 'list'>"),
+        (PAIR, "loss_mask", np.array([True]), "2 token_ids but 1 .*; give one for each"),
+        (PAIR, "loss_mask", np.array([1, 0], np.int32), "loss_mask is int32"),
+        (PAIR, "loss_mask", [True, False], "loss_mask is <class 'list'>"),
+        (PAIR, "finish_reason", "eos", "finish_reason is 'eos'; use one of"),
+    ],
+)
+def test_a_wrong_field_is_an_error_that_names_it(whole, field, value, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        replace(whole, **{field: value})
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (np.array([], np.int32), "prompt 1 of the request has no token: leave it out"),
+        (np.array([1, 16], np.int32), "prompt 1 has token 16, outside the vocabulary of 16"),
+        (np.array([-1], np.int32), "prompt 1 has token -1, outside"),
+        (np.arange(6, dtype=np.int32), "prompt 1 has 6 tokens but the engine takes 5"),
+        (np.arange(5, dtype=np.int32), "prompt 1 of 5 tokens and max_tokens 4 do not fit the 8"),
+        (np.array([1]), "prompt 1 is int64"),
+        ([1], "prompt 1 is <class 'list'>"),
+    ],
+)
+def test_what_no_engine_can_answer_is_refused_by_the_prompts_place(prompt, message):
+    prompts = [np.array([1, 15], np.int32), prompt]
+    with pytest.raises(ValueError, match=message):
+        check_request(prompts, SAMPLING, vocab_size=16, max_prompt=5, max_length=8)

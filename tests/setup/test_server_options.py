@@ -179,21 +179,3 @@ def test_options_of_the_command_line_reach_the_engine(monkeypatch, tmp_path, pro
     assert all(getattr(ServerOptions, name) != value for name, value in SET.items())
     assert 0 < options.wait <= ServerOptions.wait  # what is left of it
     assert {field.name for field in fields(ServerOptions)} - {"url", "wait", "folder"} == set(SET)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--rollout.in-flight=abort"], "in-flight is abort, .* give --rollout.url and --rollout"),
-        (["--rollout.timeout=3"], "timeout is 3.0, which changes nothing here: give --rollout.url"),
-        (
-            ["--rollout.url=http://127.0.0.1", "--rollout.transport=url", "--rollout.listen=::"],
-            "rollout.listen is '::'.* give rollout.advertise.* perhaps 127.0.0.1",
-        ),
-    ],
-)
-def test_what_would_change_nothing_or_cannot_be_is_refused_with_a_remedy(words, message, capsys):
-    with pytest.raises((ValueError, SystemExit)) as caught:
-        asked_for(*words)
-    output = str(caught.value) + capsys.readouterr().err.replace("│", " ")
-    assert re.search(message, " ".join(output.split()))

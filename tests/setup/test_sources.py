@@ -26,6 +26,7 @@ from ogrpo.setup.prepare import prepare
 from ogrpo.tasks import Task
 from tests.loop.walk import CHAT, SUMS, with_options
 from tests.policy.tiny import ragged_batch
+from tests.rewards.functions import equal
 from tests.run.rewards import ODD, VARIED
 from tests.tasks.test_official import write
 
@@ -105,13 +106,9 @@ def test_what_acts_is_accepted(config):
     check_sources(config)
 
 
-def right(prompts, completions, answer):
-    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
-
-
 def own_task():
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
-    return Task.from_iterable(rows, rewards=[right])
+    return Task.from_iterable(rows, rewards=[equal])
 
 
 def test_a_task_that_is_given_needs_no_finding():

@@ -1,7 +1,8 @@
-"""Rows on disk: rounded, compressed, whole or refused."""
+"""Rows on disk: rounded, compressed, whole or refused, with the options of their study."""
 
 import lzma
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -9,10 +10,15 @@ from rich.console import Console
 from experiments.grid import main as grid
 from experiments.grid import rows as files
 from experiments.grid.rows import read_rows, rounded, where, write_rows
+from experiments.grid.study import of_header
+from experiments.rec.study import RecStudy
+from ogrpo.config.update import Knobs
 from ogrpo.system import lock
 
 ROW = {"label": "a", "role": "report", "coordinates": {"v": 1}, "setting": {"r": 0.1}}
 ROWS = [ROW | {"seed": seed} for seed in (1, 2)]
+STUDY = RecStudy(steps=8, methods=("REINFORCE",), rates=(1e-3,))
+STUDY = replace(STUDY, base=replace(STUDY.base, knobs=Knobs(beta=0.1)))
 
 
 def test_floats_have_four_digits_and_what_is_none_is_null():
@@ -81,3 +87,25 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     assert header["command"] == "python -m experiments.run my-study --jobs 2"
     with lock.held(folder, "a grid"), pytest.raises(lock.Taken, match=r"in use by .*a grid"):
         grid.restore("my-study", folder, quiet)
+
+
+def test_a_study_is_made_again_from_what_is_kept_with_its_rows():
+    assert of_header(RecStudy, STUDY.header, "rows") == STUDY
+    here = replace(STUDY, jobs=2)
+    assert of_header(RecStudy, here.header, "rows") == STUDY
+
+
+def test_rows_stay_readable_when_an_option_is_gone():
+    options = STUDY.header["options"]
+    knobs = {**options["base"]["knobs"], "forgotten": 1.0}
+    base = {**options["base"], "knobs": knobs, "gone": {"a": 1}}
+    header = {**STUDY.header, "options": {**options, "base": base, "part": 3}}
+    assert of_header(RecStudy, header, "rows") == STUDY
+
+
+def test_rows_of_another_study_are_refused():
+    with pytest.raises(ValueError, match="here has the rows of 'other', not of 'rec'"):
+        of_header(RecStudy, {"study": "other", "options": {}}, "here")
+    wrong = {**STUDY.header, "options": {**STUDY.header["options"], "steps": 0}}
+    with pytest.raises(ValueError, match="steps is 0"):
+        of_header(RecStudy, wrong, "here")

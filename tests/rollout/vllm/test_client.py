@@ -147,25 +147,22 @@ def test_a_secret_that_no_header_carries_is_refused_without_showing_it(
     assert "SECRET" not in str(caught.value)
 
 
-def test_an_address_that_is_none_leaves_no_thread_behind():
-    threads = active_count()
-    with pytest.raises(ValueError, match="'nowhere' is no server URL"):
-        engine_of(ServerOptions(url=("nowhere",)))
-    assert active_count() == threads
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"url": ()}, "no server URL: give at least one"),
+        ({"url": ("nowhere",)}, "'nowhere' is no server URL"),
         ({"timeout": 0.0}, "timeout is 0.0: give a number above 0"),
         ({"transport": "disk"}, "transport is 'disk': choose one of"),
         ({"transport": "url", "listen": "::"}, "listen is '::'.* perhaps 127.0.0.1"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_a_server_is_asked(options, message):
+    """And leaves no thread behind."""
+    threads = active_count()
     with pytest.raises(ValueError, match=message):
         engine_of(ServerOptions(**{"url": ("http://127.0.0.1:9",), **options}))
+    assert active_count() == threads
 
 
 def test_a_push_does_one_of_three_things_to_requests_in_flight():

@@ -1,17 +1,18 @@
-"""The spread of the groups' gradients, against loops and by enumeration of all draws."""
+"""Measurements beside the update: the spread of the groups' gradients, and the tokens left out."""
 
 from itertools import product
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ogrpo.batch import take
-from ogrpo.core.algorithms import ALGORITHMS
-from ogrpo.learner.examine import make_noise
+from ogrpo.core.algorithms import ALGORITHMS, with_parts
+from ogrpo.learner.examine import make_noise, make_tokens
 from ogrpo.learner.state import hypers
 from ogrpo.learner.update import gradient, weigh
-from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe, make_state
+from tests.learner.toy import KNOBS, make_batch, make_params, make_recipe, make_state, policy_fn
 
 GIVEN = hypers(1.0, 1.0, KNOBS)
 
@@ -53,3 +54,20 @@ def test_a_loss_that_looks_at_the_whole_batch_has_no_gradient_of_a_group():
 def test_one_group_has_no_variance_to_measure():
     with pytest.raises(ValueError, match="at least 2"):
         make_noise(make_recipe())(make_state(), make_batch(n=1), GIVEN)
+
+
+def test_the_tokens_that_an_entropy_gate_removes_are_told():
+    base = with_parts(ALGORITHMS["grpo"], reduction="token")
+    batch, state = make_batch(), make_state()
+    removed = []
+    for method, knobs in (base, {}), (with_parts(base, gate=["top_entropy"]), {"top_share": 0.2}):
+        numbers = method.settings({"beta": 0.0, **knobs})
+        recipe = make_recipe(algorithm=method, reads=method.inputs(numbers))
+        seen = make_tokens(recipe)(state, batch, hypers(0.1, 1.0, numbers))
+        removed.append(np.asarray(seen.removed))
+    before, after = removed
+    entropy = np.asarray(policy_fn(state.params, batch, jnp.float32(1.0)).entropy)
+    silent, kept = after & ~before, batch.active_mask & (seen.advantages != 0)[..., None] & ~after
+    assert not np.any(before & ~after)
+    assert silent.sum() > 0
+    assert entropy[silent].max() <= entropy[np.asarray(kept)].min()
