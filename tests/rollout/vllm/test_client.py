@@ -162,7 +162,7 @@ def test_an_option_that_cannot_be_is_refused_before_a_server_is_asked(options, m
     threads = active_count()
     with pytest.raises(ValueError, match=message):
         engine_of(ServerOptions(**{"url": ("http://127.0.0.1:9",), **options}))
-    assert active_count() == threads
+    assert active_count() <= threads
 
 
 def test_a_push_does_one_of_three_things_to_requests_in_flight():
