@@ -1,7 +1,7 @@
 """`real`: what do the claims of the small decoder show on a real language model?
 
 Command: python -m experiments.run real --jobs 2
-Hardware and time: two CPU cores, cells of 10 to 23 core-minutes.
+Hardware and time: two CPU cores, most cells 10 to 30 minutes of one, four updates a batch up to 72.
 
 SmolLM2-135M-Instruct on word problems in plain English (`--preset smollm2-135m`). What is compared,
 by which measure and when it stops is laid down in protocol.md before the confirmation runs. The
@@ -134,7 +134,8 @@ class RealStudy(TunedStudy):
         return [
             Section(
                 "Protocol",
-                f"experiments/real/protocol.md, SHA-256 {digest}: written before the runs.",
+                f"experiments/real/protocol.md, SHA-256 {digest}: committed before the runs"
+                " (971e483); what changed after the first of them is its last section.",
             ),
             Section(
                 "Claims",
