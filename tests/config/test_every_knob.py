@@ -15,7 +15,7 @@ from ogrpo.config.method import AT_RATIO_ONE, acts, algorithm, check, knobs
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import ALGORITHMS, PROXIMAL
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Trajectory
 from ogrpo.setup.presets import main_study
 from tests.loop.walk import with_options
 
@@ -91,14 +91,14 @@ def gradient_of(method):
     ends = jnp.asarray(rng.integers(0, 2, shape), bool)
     rewards = jnp.asarray(rng.integers(0, 2, shape[:2]), jnp.float32)
     batch = TokenBatch(advantages, mask, behavior, log_probs, ref)
-    along = Along(mask, steps, ends, values)
+    trajectory = Trajectory(mask, steps, ends, values)
 
     @jax.jit
     def gradient(numbers):
         def loss(x, v):
             key = jax.random.key(0)
             now = batch._replace(entropy=x**2)
-            return mean(method(x, now, rewards, numbers, key, along, values=v))
+            return mean(method(x, now, rewards, numbers, key, trajectory, values=v))
 
         return jnp.stack(jax.grad(loss, (0, 1))(log_probs, values))
 

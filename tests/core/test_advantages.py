@@ -10,7 +10,7 @@ import pytest
 from ogrpo.core import advantages, returns
 from ogrpo.core.algorithms import ALGORITHMS, with_parts
 from ogrpo.core.divergences import k3, straight_through_k3
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Trajectory
 from tests.core.cases import of_sets
 
 R = jnp.array([[1.0, 0.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0]])
@@ -150,13 +150,13 @@ def test_groups_too_small_for_k_are_seen():
 
 
 MASK = np.arange(6) < RNG.integers(0, 7, (2, 5, 1))
-ALONG = Along(jnp.asarray(MASK))
+TRAJECTORY = Trajectory(jnp.asarray(MASK))
 
 
 def test_opos_baseline_weighs_by_length():
     lengths = MASK.sum(-1)
     baseline = (lengths * GRADED).sum(-1, keepdims=True) / lengths.sum(-1, keepdims=True)
-    ours = returns.length_weighted(jnp.asarray(GRADED), ALONG)
+    ours = returns.length_weighted(jnp.asarray(GRADED), TRAJECTORY)
     np.testing.assert_allclose(ours, GRADED - baseline, rtol=1e-6)
 
 
@@ -170,25 +170,27 @@ def test_dapos_penalty_grows_over_the_last_share_of_the_length():
     shaped = GRADED - np.clip((MASK.sum(-1) - 3) / 3, 0, 1)
     expected = (shaped - shaped.mean(1, keepdims=True)) / shaped.std(1, keepdims=True)
     rewards = jnp.asarray(GRADED)
-    ours = returns.overlong_standardized(rewards, ALONG, length=6.0, overlong=0.5)
+    ours = returns.overlong_standardized(rewards, TRAJECTORY, length=6.0, overlong=0.5)
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
     whole = with_parts(ALGORITHMS["dapo"], advantage="overlong_standardized")
     knobs = whole.settings({"length": 6.0, "overlong": 0.5})
     np.testing.assert_allclose(
-        whole.compute_advantages(rewards, knobs, along=ALONG), ours, rtol=1e-6
+        whole.compute_advantages(rewards, knobs, trajectory=TRAJECTORY), ours, rtol=1e-6
     )
 
 
 @pytest.mark.parametrize("fn", [advantages.raw, advantages.centered])
 def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(fn):
     plain, mask = fn(jnp.asarray(GRADED)), jnp.asarray(MASK)
-    ours = np.asarray(returns.whitened(jnp.asarray(GRADED), ALONG, advantage_fn=fn))
+    ours = np.asarray(returns.whitened(jnp.asarray(GRADED), TRAJECTORY, advantage_fn=fn))
     tokens = np.repeat(ours.ravel(), MASK.sum(-1).ravel())
     np.testing.assert_allclose([tokens.mean(), tokens.var(ddof=1)], [0, 1], atol=1e-5)
     np.testing.assert_allclose(returns.whiten(plain, mask), ours, rtol=1e-6)
     each = returns.whiten(jnp.broadcast_to(plain[..., None], MASK.shape), mask)
     np.testing.assert_allclose(each, np.where(MASK, ours[..., None], 0), rtol=1e-5, atol=1e-6)
-    assert not np.any(returns.whitened(jnp.full((2, 5), 0.1), ALONG, advantage_fn=advantages.raw))
+    assert not np.any(
+        returns.whitened(jnp.full((2, 5), 0.1), TRAJECTORY, advantage_fn=advantages.raw)
+    )
 
 
 def test_gdpo_standardises_each_reward_by_itself():

@@ -29,7 +29,7 @@ from ogrpo.core.algorithms import (
 from ogrpo.core.algorithms.base import READS, published, reference_kl
 from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.divergences import k3
-from ogrpo.core.returns import Along, squared_error
+from ogrpo.core.returns import Trajectory, squared_error
 from tests.core.cases import arrays, batch_of, of_each_prompt, problem
 from tests.names import settings
 
@@ -39,7 +39,7 @@ KEYS = jax.random.key(3)
 
 
 def loss_of(algorithm, knobs, log_probs, batch, rewards=REWARDS):
-    known = along(batch)
+    known = trajectory(batch)
     return mean(algorithm(log_probs, batch, rewards, knobs, KEYS, known, values=known.values))
 
 
@@ -48,13 +48,13 @@ def published_knobs(algorithm):
     return {"length": 8.0} if "length" in algorithm.knobs else {}
 
 
-def along(batch):
+def trajectory(batch):
     """Rewards of steps, of which each completion has two or fewer."""
     places = np.arange(batch.mask.shape[-1])
     ends = batch.mask & jnp.asarray((places % 2 == 1) & (places < 4))[None, None]
     n, g, t = np.ogrid[tuple(map(slice, batch.mask.shape))]
     earned = jnp.asarray((n + 2 * g + 3 * t) % 4, float)
-    return Along(batch.mask, earned, ends, earned / 4)
+    return Trajectory(batch.mask, earned, ends, earned / 4)
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +118,11 @@ def test_prompts_add_up(name, inputs):
     if KEY in algorithm.reads or name.startswith("reinforce_pp"):
         algorithm = with_parts(algorithm, advantage="centered")
     knobs = settings(algorithm)
-    known = along(batch)
-    whole = algorithm(log_probs, batch, REWARDS, knobs, along=known, values=known.values)
+    known = trajectory(batch)
+    whole = algorithm(log_probs, batch, REWARDS, knobs, trajectory=known, values=known.values)
 
     def part(x, rows, rewards, here):
-        return algorithm(x, rows, rewards, knobs, along=here, values=here.values)
+        return algorithm(x, rows, rewards, knobs, trajectory=here, values=here.values)
 
     parts = of_each_prompt(part, *inputs, REWARDS, known)
     np.testing.assert_allclose(combine(*parts), whole, rtol=1e-5)
@@ -305,14 +305,17 @@ REFUSED = [
     ),
     (
         lambda: with_parts(ALGORITHMS["grpo"], whiten="tokens").compute_advantages(REWARDS, {}),
-        r"grpo is whitened over tokens: give along=Along\(mask\)",
+        r"grpo is whitened over tokens: give trajectory=Trajectory\(mask\)",
     ),
     (lambda: undeclared().settings({}), r"reads proximal_log_probs.* name the policy in `reads`"),
     (lambda: call("dapo", epsilon=0.5), r"dapo has no epsilon. Did you mean 'eps_(low|high)'\?"),
     (lambda: call("dr_grpo"), "dr_grpo needs a value of length"),
     (lambda: call("red_drop"), r"red_drop needs random numbers: give key=jax\.random\.key"),
-    (lambda: call("ppo"), r"ppo reads more than rewards: give along=Along\(mask, values\)"),
-    (lambda: call("grpo_process"), r"along=Along\(mask, step_rewards, step_ends\)"),
+    (
+        lambda: call("ppo"),
+        r"ppo reads more than rewards: give trajectory=Trajectory\(mask, values\)",
+    ),
+    (lambda: call("grpo_process"), r"trajectory=Trajectory\(mask, step_rewards, step_ends\)"),
     (lambda: call("ppo", known=True), r"ppo learns values: give values="),
     (lambda: call("grpo"), r"grpo with beta 0\.04 reads ref_log_probs: give them in the batch"),
     (lambda: call("dpo"), r"the loss reads ref_log_probs, and the batch has none"),
@@ -336,7 +339,9 @@ def call(name, *, shape=(2, 4), known=False, **knobs):
     """The whole method on what every batch has: no reference, no proximal policy, nothing along."""
     batch = batch_of(arrays())._replace(proximal_log_probs=None, ref_log_probs=None)
     log_probs, rewards = batch.behavior_log_probs, jnp.zeros(shape)
-    return ALGORITHMS[name](log_probs, batch, rewards, knobs, along=along(batch) if known else None)
+    return ALGORITHMS[name](
+        log_probs, batch, rewards, knobs, trajectory=trajectory(batch) if known else None
+    )
 
 
 @every

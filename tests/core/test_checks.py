@@ -20,7 +20,7 @@ from ogrpo.core import (
 )
 
 ROW, EMPTY = jnp.ones((1, 3)), jnp.zeros((2, 3, 0))
-KEPT, COUNTS, BARE = ROW > 0, jnp.ones((1, 3), int), returns.Along(ROW[..., None] > 0)
+KEPT, COUNTS, BARE = ROW > 0, jnp.ones((1, 3), int), returns.Trajectory(ROW[..., None] > 0)
 REFUSED = [
     (lambda: checks.check_axes("T", mask=KEPT[0, 0]), r"arrays \[..., T\], got {'mask': \(\)}"),
     (lambda: aggregate.group_total(ROW[0], KEPT[0]), r"expected arrays \[..., G, T\]"),

@@ -17,7 +17,7 @@ import pytest
 from ogrpo.core.aggregate import mean
 from ogrpo.core.algorithms import ADVANTAGES, ALGORITHMS, GATES, REDUCTIONS, with_parts
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Trajectory
 from tests import names
 from tests.core import reference
 from tests.core.cases import arrays, of_sets, slopes
@@ -286,7 +286,7 @@ def ours(x, algorithm, knobs=None, kept=EVERY, engine="old"):
     fields = map(jnp.asarray, (vars(x)[engine], x.prox, x.ref))
     batch = TokenBatch(jnp.zeros(x.lp.shape), jnp.asarray(x.mask), *fields)
     batch = batch._replace(entropy=jnp.asarray(x.H))
-    known = Along(jnp.asarray(x.mask))
+    known = Trajectory(jnp.asarray(x.mask))
     rewards = jnp.asarray(np.where(kept, x.rewards, np.nan))
 
     def total(lp):
@@ -381,8 +381,8 @@ def test_their_part_is_ours(row):
     length = {"length": LENGTH} if name == "fixed_length" else {}
     rewards, mask = jnp.asarray(x.rewards), jnp.asarray(x.mask)
     if word == "advantage":
-        along = [Along(mask)] if name in BY_LENGTH else []
-        expected, actual = THEIR_ADVANTAGES[row.theirs](x), ADVANTAGES[name](rewards, *along)
+        trajectory = [Trajectory(mask)] if name in BY_LENGTH else []
+        expected, actual = THEIR_ADVANTAGES[row.theirs](x), ADVANTAGES[name](rewards, *trajectory)
     else:
         expected = THEIR_REDUCTIONS[row.theirs](x.lp, x.mask)
         actual = mean(REDUCTIONS[name](jnp.asarray(x.lp), mask, **length))
@@ -501,12 +501,12 @@ def test_whitened_generalised_advantages_are_verls_and_their_returns_are_not_whi
         return losses[mask].sum() / mask.sum()
 
     ppo = with_parts(ALGORITHMS["ppo"], whiten="tokens")
-    known = Along(jnp.asarray(mask), values=jnp.asarray(values))
+    known = Trajectory(jnp.asarray(mask), values=jnp.asarray(values))
     batch = TokenBatch(jnp.zeros(lp.shape), jnp.asarray(mask), jnp.asarray(old))
     knobs = {"discount": gamma, "decay": lam}
 
     def total(x, v):
-        return mean(ppo(x, batch, jnp.asarray(rewards), knobs, along=known, values=v))
+        return mean(ppo(x, batch, jnp.asarray(rewards), knobs, trajectory=known, values=v))
 
     value, actual = jax.value_and_grad(total, (0, 1))(jnp.asarray(lp), jnp.asarray(now))
     np.testing.assert_allclose(value, expected(lp, now), rtol=1e-9)

@@ -8,7 +8,7 @@ import pytest
 from ogrpo.core import advantages
 from ogrpo.core.algorithms import ALGORITHMS, BEHAVIOR, STEPS, Algorithm, with_parts
 from ogrpo.core.objectives import dpo
-from ogrpo.core.returns import Along, process_standardized, squared_error, step_returns
+from ogrpo.core.returns import Trajectory, process_standardized, squared_error, step_returns
 from ogrpo.core.traces import generalized_advantages, vtrace
 
 RNG = np.random.default_rng(5)
@@ -16,12 +16,12 @@ MASK = np.arange(5) < RNG.integers(2, 6, (2, 4, 1))
 ENDS = (RNG.random(MASK.shape) < 0.5) & MASK
 EARNED = RNG.normal(size=MASK.shape)
 REWARDS = RNG.normal(size=(2, 4))
-ALONG = Along(*map(jnp.asarray, (MASK, np.where(ENDS, EARNED, np.nan), ENDS)))
+TRAJECTORY = Trajectory(*map(jnp.asarray, (MASK, np.where(ENDS, EARNED, np.nan), ENDS)))
 
 
 def test_step_returns_are_their_definition():
     """The reward and those of the steps to come, less the mean of the others' from that step on."""
-    actual = step_returns(jnp.asarray(REWARDS), ALONG, step_weight=0.5)
+    actual = step_returns(jnp.asarray(REWARDS), TRAJECTORY, step_weight=0.5)
     step = np.cumsum(ENDS, -1) - ENDS  # of each token: the steps that ended before it
     for n, g, t in np.ndindex(MASK.shape):
         to_come = np.where(ENDS & (step >= step[n, g, t]), EARNED, 0)[n].sum(-1)
@@ -31,7 +31,7 @@ def test_step_returns_are_their_definition():
 
 
 def test_process_supervision_is_its_definition():
-    actual = process_standardized(jnp.asarray(REWARDS), ALONG, eps_inside=0.01)
+    actual = process_standardized(jnp.asarray(REWARDS), TRAJECTORY, eps_inside=0.01)
     for n, g, t in np.ndindex(MASK.shape):
         steps = EARNED[n][ENDS[n]]
         scaled = (EARNED[n, g] - steps.mean()) / np.sqrt(steps.var() + 0.01)
@@ -40,9 +40,9 @@ def test_process_supervision_is_its_definition():
 
 
 def test_steps_that_all_earned_the_same_or_are_none_teach_nothing():
-    same = ALONG._replace(step_rewards=jnp.full(MASK.shape, 0.1))
+    same = TRAJECTORY._replace(step_rewards=jnp.full(MASK.shape, 0.1))
     assert not np.any(process_standardized(jnp.asarray(REWARDS), same))
-    none = ALONG._replace(step_ends=jnp.zeros(MASK.shape, bool))
+    none = TRAJECTORY._replace(step_ends=jnp.zeros(MASK.shape, bool))
     assert not np.any(process_standardized(jnp.asarray(REWARDS), none))
     alone = np.asarray(advantages.leave_one_out(jnp.asarray(REWARDS)))
     actual = step_returns(jnp.asarray(REWARDS), none)
@@ -65,7 +65,9 @@ def test_generalised_advantages_are_their_sum_and_pass_over_what_is_masked():
 def test_an_advantage_by_token_is_exchanged_and_declared():
     method = with_parts(ALGORITHMS["reinforce"], advantage="step_returns")
     assert method.reads == {BEHAVIOR, STEPS}
-    credit = method.compute_advantages(jnp.asarray(REWARDS), {"step_weight": 1.0}, along=ALONG)
+    credit = method.compute_advantages(
+        jnp.asarray(REWARDS), {"step_weight": 1.0}, trajectory=TRAJECTORY
+    )
     assert credit.shape == MASK.shape
     assert with_parts(method, advantage="centered").reads == {BEHAVIOR}
 

@@ -12,7 +12,7 @@ from ogrpo.core import advantages
 from ogrpo.core.aggregate import mean, sequence_sum_total
 from ogrpo.core.algorithms.base import at_tokens
 from ogrpo.core.objectives import TokenBatch, reinforce
-from ogrpo.core.returns import Along, gae, step_returns
+from ogrpo.core.returns import Trajectory, gae, step_returns
 from tests.exact.draws import EPS, for_all, values, widths
 
 pytestmark = pytest.mark.slow
@@ -67,8 +67,8 @@ def true_gradient(theta, worth):
 
 
 def by_steps(group, outcome, earned, ends, weight):
-    along = Along(jnp.asarray(MASK)[group], earned[group], ends[group])
-    return step_returns(outcome[group], along, step_weight=weight)
+    trajectory = Trajectory(jnp.asarray(MASK)[group], earned[group], ends[group])
+    return step_returns(outcome[group], trajectory, step_weight=weight)
 
 
 step_gradient = expected_gradient(by_steps, every(1, 2))
@@ -85,8 +85,8 @@ def test_step_returns_are_unbiased(theta, outcome, of_first, of_second, weight, 
 
 
 def by_values(group, outcome, table, decay):
-    along = Along(jnp.asarray(MASK)[group], values=table[group])
-    return gae(outcome[group], along, discount=1.0, decay=decay)
+    trajectory = Trajectory(jnp.asarray(MASK)[group], values=table[group])
+    return gae(outcome[group], trajectory, discount=1.0, decay=decay)
 
 
 value_gradient = expected_gradient(by_values, every(1, 1))

@@ -22,7 +22,7 @@ from ogrpo.core.algorithms import (
     with_parts,
 )
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Trajectory
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
 from ogrpo.learner.update import RegionFn
 from ogrpo.system.terminal import nearest
@@ -116,7 +116,7 @@ def ignores_zero_variance(config: TrainConfig) -> bool:
     best = 1.0 + values.get("threshold", 0.0)
     rewards = jnp.stack([jnp.zeros(size), jnp.full(size, best), jnp.where(odd, 1.0, 0.0)])
     mask = jnp.arange(longest)[None] < jnp.where(odd, longest, 1)[:, None]
-    along = Along(jnp.stack([mask] * 3))
+    along = Trajectory(jnp.stack([mask] * 3))
     credit = method.compute_advantages(rewards, values, jax.random.key(0), along)[:2]
     return not jnp.any(jnp.abs(credit) > 1e-5)  # less is rounding
 
@@ -167,7 +167,7 @@ def reads_behavior(config: TrainConfig) -> bool:
     if config.schedule.updates_per_batch == 1:
         proximal = log_probs
     everywhere, along = jnp.ones(shape, bool), noise[0] + 4
-    read = noise[1][..., 0] + 4, values, keys[0], Along(everywhere, along, everywhere, along)
+    read = noise[1][..., 0] + 4, values, keys[0], Trajectory(everywhere, along, everywhere, along)
     chances = {"entropy": jnp.abs(along), "uniforms": jax.random.uniform(keys[1], shape)}
 
     def gradient(behavior: jax.Array) -> jax.Array:
@@ -356,7 +356,7 @@ def check(config: TrainConfig) -> None:
     prompts, group = config.schedule.draw_size, config.rollout.group_size
     x = jnp.zeros((min(prompts, 2), min(group, 2), 2))
     batch = TokenBatch(x, x == 0, x, x, x, entropy=x, uniforms=x)
-    along = Along(x == 0, x, x == 0, x)
+    along = Trajectory(x == 0, x, x == 0, x)
     read = x[..., 0], values, jax.random.key(0), along
     try:
         jax.eval_shape(lambda log_probs: method(log_probs, batch, *read, values=x), x)

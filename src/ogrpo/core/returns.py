@@ -20,7 +20,7 @@ from ogrpo.core.masked import masked_count, masked_mean
 from ogrpo.core.traces import generalized_advantages
 
 
-class Along(NamedTuple):
+class Trajectory(NamedTuple):
     """Rewards of steps and values of states along completions, [..., G, T]; None where not read."""
 
     mask: jax.Array
@@ -33,7 +33,9 @@ class Along(NamedTuple):
     """V of the state before each token."""
 
 
-def step_returns(rewards: jax.Array, along: Along, *, step_weight: Scalar = 1.0) -> jax.Array:
+def step_returns(
+    rewards: jax.Array, trajectory: Trajectory, *, step_weight: Scalar = 1.0
+) -> jax.Array:
     """Reward to come beyond that of the others from the same step on.
 
     A_{i,t} = R_i + w sum_{u >= t} s_{i,u} - mean_{j != i} (R_j + w sum of j's steps from k on), k
@@ -45,14 +47,14 @@ def step_returns(rewards: jax.Array, along: Along, *, step_weight: Scalar = 1.0)
 
     Args:
       rewards: [..., G] R, G >= 2.
-      along: with `step_rewards` and `step_ends`.
+      trajectory: with `step_rewards` and `step_ends`.
       step_weight: w, >= 0.
 
     Returns:
       [..., G, T].
     """
     check_nonnegative(step_weight=step_weight)
-    (outcome, present), (earned, ends) = judged(rewards, 2), _steps(along)
+    (outcome, present), (earned, ends) = judged(rewards, 2), _steps(trajectory)
     before = jnp.cumsum(ends, axis=-1) - ends.astype(int)
     earns = outcome[..., None] + step_weight * _to_come(earned)
     table = outcome[..., None] + step_weight * _to_come(_by_step(earned, before))
@@ -64,7 +66,7 @@ def step_returns(rewards: jax.Array, along: Along, *, step_weight: Scalar = 1.0)
 
 
 def process_standardized(
-    rewards: jax.Array, along: Along, *, eps_inside: Scalar = 0.0
+    rewards: jax.Array, trajectory: Trajectory, *, eps_inside: Scalar = 0.0
 ) -> jax.Array:
     """Standardised rewards of the steps to come: A_{i,t} = sum_{u >= t} (s_{i,u} - mean s) / std s.
 
@@ -74,14 +76,14 @@ def process_standardized(
 
     Args:
       rewards: [..., G], for their shape, and whether a completion was judged.
-      along: with `step_rewards` and `step_ends`.
+      trajectory: with `step_rewards` and `step_ends`.
       eps_inside: added to the variance.
 
     Returns:
       [..., G, T]; 0 where all steps of a group earned the same.
     """
     check_nonnegative(eps_inside=eps_inside)
-    earned, ends = _steps(along)
+    earned, ends = _steps(trajectory)
     ends = ends & judged(rewards, 2).present[..., None]
     earned = jnp.where(ends, earned, 0)
     flat = (*earned.shape[:-2], -1)
@@ -95,7 +97,9 @@ def process_standardized(
     return _to_come(jnp.where(varied, scaled, 0).reshape(earned.shape))
 
 
-def gae(rewards: jax.Array, along: Along, *, discount: Scalar, decay: Scalar) -> jax.Array:
+def gae(
+    rewards: jax.Array, trajectory: Trajectory, *, discount: Scalar, decay: Scalar
+) -> jax.Array:
     """Generalised advantage estimation with the reward of a completion at its last token.
 
     Source: Schulman et al. (2016, arXiv:1506.02438), eq. 16; see
@@ -103,21 +107,23 @@ def gae(rewards: jax.Array, along: Along, *, discount: Scalar, decay: Scalar) ->
 
     Args:
       rewards: [..., G], G >= 1.
-      along: with `values`.
+      trajectory: with `values`.
       discount: gamma in [0, 1].
       decay: lambda in [0, 1].
 
     Returns:
       [..., G, T], 0 where masked.
     """
-    if along.values is None:
-        raise ValueError("generalised advantages need the values of the states: give along.values")
-    (values,) = as_floats(values=along.values)
+    if trajectory.values is None:
+        raise ValueError(
+            "generalised advantages need the values of the states: give trajectory.values"
+        )
+    (values,) = as_floats(values=trajectory.values)
     outcome = judged(rewards).values
-    remaining = jnp.cumsum(along.mask[..., ::-1], axis=-1)[..., ::-1]
-    earned = jnp.where(along.mask & (remaining == 1), outcome[..., None], 0)
+    remaining = jnp.cumsum(trajectory.mask[..., ::-1], axis=-1)[..., ::-1]
+    earned = jnp.where(trajectory.mask & (remaining == 1), outcome[..., None], 0)
     of = partial(generalized_advantages, discount=discount, decay=decay)
-    return of(earned, values, along.mask)
+    return of(earned, values, trajectory.mask)
 
 
 def squared_error(
@@ -133,7 +139,7 @@ def squared_error(
     return jnp.where(mask, value_coef * error**2, 0)
 
 
-def length_weighted(rewards: jax.Array, along: Along) -> jax.Array:
+def length_weighted(rewards: jax.Array, trajectory: Trajectory) -> jax.Array:
     """OPO: A_i = r_i - sum_j L_j r_j / sum_j L_j, L the tokens of a completion. [..., G] -> same.
 
     Source: OPO (Hao et al. 2025, arXiv:2505.23585): the baseline of least variance where the
@@ -141,10 +147,10 @@ def length_weighted(rewards: jax.Array, along: Along) -> jax.Array:
 
     Args:
       rewards: [..., G], G >= 2.
-      along: with the mask.
+      trajectory: with the mask.
     """
     values, present = judged(rewards, 2)
-    lengths = jnp.where(present, masked_count(along.mask, values.dtype)[..., 0], 0)
+    lengths = jnp.where(present, masked_count(trajectory.mask, values.dtype)[..., 0], 0)
     total = jnp.maximum(jnp.sum(lengths, axis=-1, keepdims=True), 1)
     baseline = jnp.sum(lengths * values, axis=-1, keepdims=True) / total
     return jnp.where(present, values - baseline, 0)
@@ -172,7 +178,7 @@ def overlong_penalty(lengths: jax.Array, *, length: Scalar, overlong: Scalar) ->
 
 def overlong_standardized(
     rewards: jax.Array,
-    along: Along,
+    trajectory: Trajectory,
     *,
     length: Scalar,
     overlong: Scalar = 0.2,
@@ -182,7 +188,7 @@ def overlong_standardized(
 
     Args:
       rewards: [..., G], G >= 2.
-      along: with the mask, whose tokens are a completion's length.
+      trajectory: with the mask, whose tokens are a completion's length.
       length: as in `overlong_penalty`.
       overlong: as there.
       eps_inside: added to the variance.
@@ -191,14 +197,14 @@ def overlong_standardized(
       [..., G].
     """
     (values,) = as_floats(rewards=rewards)
-    lengths = masked_count(along.mask, values.dtype)[..., 0]
+    lengths = masked_count(trajectory.mask, values.dtype)[..., 0]
     shaped = values + overlong_penalty(lengths, length=length, overlong=overlong)
     return group_standardized(shaped, eps_inside=eps_inside)
 
 
 def whitened(
     rewards: jax.Array,
-    along: Along,
+    trajectory: Trajectory,
     *,
     advantage_fn: Callable[[jax.Array], jax.Array] = raw,
     eps_inside: Scalar = 1e-8,
@@ -210,7 +216,7 @@ def whitened(
 
     Args:
       rewards: [..., G].
-      along: with the mask: a completion counts as often as it has tokens.
+      trajectory: with the mask: a completion counts as often as it has tokens.
       advantage_fn: `(rewards) -> [..., G]`, what is whitened.
       eps_inside: added to the variance.
 
@@ -218,7 +224,7 @@ def whitened(
       [..., G]; 0 where a is the same at all tokens.
     """
     present = judged(rewards).present
-    mask = along.mask & present[..., None]
+    mask = trajectory.mask & present[..., None]
     return whiten(advantage_fn(rewards), mask, eps_inside=eps_inside)
 
 
@@ -249,14 +255,16 @@ def whiten(advantages: jax.Array, mask: jax.Array, *, eps_inside: Scalar = 1e-8)
     return jnp.where(varied, off / jnp.sqrt(jnp.where(varied, variance, 1) + eps_inside), 0)
 
 
-def _steps(along: Along) -> tuple[jax.Array, jax.Array]:
+def _steps(trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
     """The rewards of steps, 0 where none ends, and the ends."""
-    if along.step_rewards is None or along.step_ends is None:
-        raise ValueError("rewards of steps are read: give along.step_rewards and along.step_ends")
-    check_axes("G, T", step_rewards=along.step_rewards, step_ends=along.step_ends)
-    check_mask(along.step_ends, "step_ends")
-    (earned,) = as_floats(step_rewards=along.step_rewards)
-    return jnp.where(along.step_ends, earned, 0), along.step_ends
+    if trajectory.step_rewards is None or trajectory.step_ends is None:
+        raise ValueError(
+            "rewards of steps are read: give trajectory.step_rewards and trajectory.step_ends"
+        )
+    check_axes("G, T", step_rewards=trajectory.step_rewards, step_ends=trajectory.step_ends)
+    check_mask(trajectory.step_ends, "step_ends")
+    (earned,) = as_floats(step_rewards=trajectory.step_rewards)
+    return jnp.where(trajectory.step_ends, earned, 0), trajectory.step_ends
 
 
 def _to_come(values: jax.Array) -> jax.Array:

@@ -32,7 +32,7 @@ from ogrpo.core.algorithms import (
 )
 from ogrpo.core.corrections import log_kept_mass, score_centering
 from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.returns import Along
+from ogrpo.core.returns import Trajectory
 from ogrpo.core.trust_region import ObjectiveFn, TrustRegion
 from ogrpo.learner.finite import all_finite, choose
 from ogrpo.learner.memory import CompilerOptions
@@ -136,12 +136,12 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
     counted = active if recipe.count_masked else mask
     key = jax.random.key(hypers.seed)
-    along = Along(active, batch.step_rewards, batch.step_ends, batch.values)
+    trajectory = Trajectory(active, batch.step_rewards, batch.step_ends, batch.values)
     method, reads = recipe.algorithm, recipe.reads
-    returns = method.returns(batch.rewards, hypers.knobs, along) if VALUES in reads else None
+    returns = method.returns(batch.rewards, hypers.knobs, trajectory) if VALUES in reads else None
     return Weighed(
         batch=batch,
-        advantages=method.compute_advantages(batch.rewards, hypers.knobs, key, along),
+        advantages=method.compute_advantages(batch.rewards, hypers.knobs, key, trajectory),
         mask=mask,
         counted=counted,
         returns=returns,

@@ -14,7 +14,7 @@ from ogrpo.core.aggregate import Total, sequence_total
 from ogrpo.core.checks import Scalar, check_nonnegative, is_zero, needed
 from ogrpo.core.divergences import KlFn, k3
 from ogrpo.core.objectives import TokenBatch, masked_batch
-from ogrpo.core.returns import Along, whiten
+from ogrpo.core.returns import Trajectory, whiten
 
 LossFn = Callable[..., jax.Array]
 AdvantageFn = Callable[..., jax.Array]
@@ -41,8 +41,12 @@ STEPS, VALUES, LENGTHS = "steps", "values", "lengths"
 ENTROPY, UNIFORMS = "entropy", "uniforms"
 BY_TOKEN = frozenset({STEPS, VALUES})
 """Inputs with which an advantage differs between the tokens of a completion."""
-ALONG = {STEPS: "mask, step_rewards, step_ends", VALUES: "mask, values", LENGTHS: "mask"}
-"""What only an advantage reads besides rewards, and the fields of `Along` that hold it."""
+FIELDS = {
+    STEPS: "mask, step_rewards, step_ends",
+    VALUES: "mask, values",
+    LENGTHS: "mask",
+}
+"""What only an advantage reads besides rewards, and the fields of `Trajectory` that hold it."""
 READS = {
     BEHAVIOR: "behavior_log_probs",
     PROXIMAL: "proximal_log_probs",
@@ -103,8 +107,8 @@ class Algorithm:
     """`(log_probs, batch, *, knobs) -> [..., T]`, without a KL term to the reference."""
     advantage: AdvantageFn = group_standardized
     """`(rewards [..., G], *, knobs) -> [..., G]`; `(rewards, key, *, knobs)` if it reads a key, and
-    `(rewards, along, *, knobs) -> [..., G, T]` if it reads steps or values (`returns.Along`), or
-    `-> [..., G]` if it reads lengths."""
+    `(rewards, trajectory, *, knobs) -> [..., G, T]` if it reads steps or values
+    (`returns.Trajectory`), or `-> [..., G]` if it reads lengths."""
     reduction: ReductionFn = sequence_total
     """`(values, mask, *, counted, knobs) -> Total`."""
     kl: KlTermFn = K3_TO_REFERENCE
@@ -192,8 +196,8 @@ class Algorithm:
         values = {name: float(value) for name, value in self.completed(knobs).items()}
         zeros = jnp.zeros((2, 2, 2))
         batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros, entropy=zeros, uniforms=zeros)
-        along = Along(batch.mask, zeros, batch.mask, zeros)
-        rest = (batch, zeros[..., 0], values, jax.random.key(0), along)
+        trajectory = Trajectory(batch.mask, zeros, batch.mask, zeros)
+        rest = (batch, zeros[..., 0], values, jax.random.key(0), trajectory)
         jax.eval_shape(lambda log_probs: self(log_probs, *rest, values=zeros), zeros)
         return values
 
@@ -215,37 +219,40 @@ class Algorithm:
         rewards: jax.Array,
         knobs: Knobs,
         key: jax.Array | None = None,
-        along: Along | None = None,
+        trajectory: Trajectory | None = None,
     ) -> jax.Array:
         """The advantages. [..., G] -> [..., G], or [..., G, T] if they are by token.
 
-        The key is consumed, and `along` read, by those that declare it.
+        The key is consumed, and `trajectory` read, by those that declare it.
         """
-        advantages = self._advantages(rewards, knobs, key, along)
+        advantages = self._advantages(rewards, knobs, key, trajectory)
         if not self.whiten:
             return advantages
-        if along is None:
-            raise ValueError(f"{self.name} is whitened over tokens: give along=Along(mask)")
-        return whiten(advantages, along.mask & ~jnp.isnan(rewards)[..., None])
+        if trajectory is None:
+            raise ValueError(
+                f"{self.name} is whitened over tokens: give trajectory=Trajectory(mask)"
+            )
+        return whiten(advantages, trajectory.mask & ~jnp.isnan(rewards)[..., None])
 
-    def returns(self, rewards: jax.Array, knobs: Knobs, along: Along) -> jax.Array:
+    def returns(self, rewards: jax.Array, knobs: Knobs, trajectory: Trajectory) -> jax.Array:
         """The targets of the values: advantages before they are whitened, above the old values."""
-        return self._advantages(rewards, knobs, None, along) + needed(along.values, "values")
+        values = needed(trajectory.values, "values")
+        return self._advantages(rewards, knobs, None, trajectory) + values
 
     def _advantages(
-        self, rewards: jax.Array, knobs: Knobs, key: jax.Array | None, along: Along | None
+        self, rewards: jax.Array, knobs: Knobs, key: jax.Array | None, trajectory: Trajectory | None
     ) -> jax.Array:
         read: list[object] = []
         if KEY in self.reads:
             if key is None:
                 raise ValueError(f"{self.name} needs random numbers: give key=jax.random.key(seed)")
             read.append(key)
-        if fields := [ALONG[what] for what in ALONG if what in self.reads]:
-            if along is None:
+        if fields := [FIELDS[what] for what in FIELDS if what in self.reads]:
+            if trajectory is None:
                 raise ValueError(
-                    f"{self.name} reads more than rewards: give along=Along({fields[0]})"
+                    f"{self.name} reads more than rewards: give trajectory=Trajectory({fields[0]})"
                 )
-            read.append(along)
+            read.append(trajectory)
         return self.advantage(rewards, *read, **self._taken_by(ADVANTAGE, knobs))
 
     def draw(self, key: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
@@ -300,7 +307,7 @@ class Algorithm:
         rewards: jax.Array,
         knobs: Mapping[str, Scalar | None] | None = None,
         key: jax.Array | None = None,
-        along: Along | None = None,
+        trajectory: Trajectory | None = None,
         *,
         values: jax.Array | None = None,
     ) -> Total:
@@ -315,7 +322,7 @@ class Algorithm:
           rewards: [..., G].
           knobs: those that are not as published.
           key: a PRNG key, for methods that read one.
-          along: what is known along completions, for methods that read it.
+          trajectory: what is known along completions, for methods that read it.
           values: [..., G, T] of the policy's head now, for methods with a critic.
 
         Raises:
@@ -327,7 +334,7 @@ class Algorithm:
                 f"rewards are {list(jnp.shape(rewards))}, but log_probs {list(log_probs.shape)} are"
                 f" of {list(log_probs.shape[:-1])} completions: give each a reward, [..., G]"
             )
-        credit = self.compute_advantages(rewards, numbers, key, along)
+        credit = self.compute_advantages(rewards, numbers, key, trajectory)
         mask = batch.mask & ~jnp.isnan(rewards)[..., None]
         batch = batch._replace(advantages=at_tokens(credit, log_probs), mask=mask)
         if UNIFORMS in self.reads:
@@ -336,9 +343,9 @@ class Algorithm:
         if not is_zero(numbers.get(BETA, 0.0)):
             losses = losses + self.kl_loss(log_probs, batch, numbers)
         if self.critic is not None:
-            if values is None or along is None or along.values is None:
+            if values is None or trajectory is None or trajectory.values is None:
                 raise ValueError(f"{self.name} learns values: give values=, those of its head now")
-            returns = self.returns(rewards, numbers, along)
+            returns = self.returns(rewards, numbers, trajectory)
             losses = losses + self.value_loss(values, returns, mask, numbers)
         return self.total(losses, batch.mask, numbers)
 
