@@ -36,7 +36,7 @@ from ogrpo.loop.batches import make_batch
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.policy.config import SHAPES
 from ogrpo.policy.decoder import param_shapes
-from ogrpo.setup.build import find_devices, make_optimizer, make_packer, make_recipe
+from ogrpo.setup.build import find_devices, make_optimizer, make_packer, make_spec
 from ogrpo.setup.devices import DTYPES, options_of_compiler, state_layout, trained_and_frozen
 from ogrpo.setup.presets import PRESETS, main_study
 from ogrpo_plan.config import DEVICES, plan_of
@@ -84,17 +84,17 @@ def plan_update(
 
     state = jax.eval_shape(first_state, params)
     numbers = jax.tree.map(jnp.asarray, hypers(1e-6, 1.0, knobs(config)))
-    recipe = make_recipe(config, find_devices(config, decoder).policy_fn)
+    spec = make_spec(config, find_devices(config, decoder).policy_fn)
     if meshed:
         to = state_layout(config, decoder, optimizer)
         state = jax.tree.map(placed_shape, state, to.state)
         batch = jax.tree.map(partial(placed_shape, where=to.batch), batch)
         numbers = jax.tree.map(partial(placed_shape, where=to.everywhere), numbers)
-        step: Any = sharding.shard_step(optimizer, recipe, to, options=options_of_compiler(config))
+        step: Any = sharding.shard_step(optimizer, spec, to, options=options_of_compiler(config))
         held = state
     else:
         batch = jax.tree.map(placed_shape, batch)
-        step = jit_step(optimizer, recipe, compiler_options=options_of_compiler(config))
+        step = jit_step(optimizer, spec, compiler_options=options_of_compiler(config))
         there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         held = jax.tree.map(partial(placed_shape, where=there), state)
     lowered = step.lower(replace(state, frozen=()), state.frozen, batch, numbers)

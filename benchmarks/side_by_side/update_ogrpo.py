@@ -14,7 +14,7 @@ from ogrpo.kernels import attention
 from ogrpo.kernels.log_probs import KERNELS, choose
 from ogrpo.learner.memory import give_back_after_compiling
 from ogrpo.learner.state import adam, hypers, init_state
-from ogrpo.learner.update import Recipe, make_update
+from ogrpo.learner.update import UpdateSpec, make_update
 from ogrpo.policy import DecoderConfig, Params, load_pretrained, save_pretrained
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.lora import SplitParams, split
@@ -39,7 +39,7 @@ def make_decoder(job: Job) -> DecoderConfig:
     )
 
 
-def make_recipe(decoder: DecoderConfig, settings: Any) -> Recipe:
+def make_spec(decoder: DecoderConfig, settings: Any) -> UpdateSpec:
     policy_fn = make_policy_fn(
         decoder,
         keep_fn=REMAT[settings.remat],
@@ -47,7 +47,7 @@ def make_recipe(decoder: DecoderConfig, settings: Any) -> Recipe:
         attention_fn=attention.kernel(settings.attention),
     )
     algorithm = ALGORITHMS["off_policy_grpo"]
-    return Recipe(policy_fn=policy_fn, algorithm=algorithm, reads=frozenset())
+    return UpdateSpec(policy_fn=policy_fn, algorithm=algorithm, reads=frozenset())
 
 
 def measure(job: Job) -> None:
@@ -59,7 +59,7 @@ def measure(job: Job) -> None:
     betas = {name: value for name, value in ADAM.items() if name != "learning_rate"}
     optimizer = adam(**betas, weight_decay=0.0, max_grad_norm=MAX_GRAD_NORM)
     rank = job.settings.lora
-    update = make_update(optimizer, make_recipe(decoder, job.settings))
+    update = make_update(optimizer, make_spec(decoder, job.settings))
     knobs = hypers(rate, 1.0, {"eps_low": EPSILON, "eps_high": EPSILON, "beta": 0.0})
     trained, frozen = adapted(params, rank) if rank else (params, ())
     state, batch = init_state(trained, optimizer, frozen=frozen), make_batch(job)

@@ -23,7 +23,7 @@ from ogrpo.core.certificates import Certificate, betting_confidence, improvement
 from ogrpo.learner.state import TrainState, hypers, init_state
 from ogrpo.learner.update import UpdateFn, make_update
 from ogrpo.policy import Params
-from ogrpo.setup.build import make_optimizer, make_recipe
+from ogrpo.setup.build import make_optimizer, make_spec
 from ogrpo.system.values import Count, NonNegative
 
 Table = NDArray[np.float64]
@@ -93,7 +93,7 @@ def bandit_learner(bandit: Bandit, config: TrainConfig) -> tuple[UpdateFn, Train
     optimizer = make_optimizer(config)
     shape = (bandit.prompts, bandit.answers)
     table = np.random.default_rng([config.seed, 2]).normal(size=shape).astype(np.float32)
-    update = make_update(optimizer, make_recipe(config, table_policy))
+    update = make_update(optimizer, make_spec(config, table_policy))
     return update, init_state({"table": jnp.asarray(table)}, optimizer)
 
 

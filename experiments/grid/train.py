@@ -26,7 +26,7 @@ from ogrpo.loop import DivergedError, Parts, start, train
 from ogrpo.loop.parts import Record
 from ogrpo.loop.state import LoopState
 from ogrpo.report.run_dir import RunDir
-from ogrpo.setup.build import find_devices, make_parts, make_recipe
+from ogrpo.setup.build import find_devices, make_parts, make_spec
 from ogrpo.setup.cache import cache_path, keep_compiled_programs
 from ogrpo.setup.devices import Devices, open_mesh
 from ogrpo.setup.find_task import find_task, is_generated
@@ -175,15 +175,15 @@ def _without_numbers(config: TrainConfig) -> TrainConfig:
 
 def program_of(config: TrainConfig) -> str:
     """Returns what two configs share whose updates are one compiled program."""
-    recipe = make_recipe(config, _no_policy)
-    reads = [sorted(recipe.reads), recipe.mask_zero_variance]
+    spec = make_spec(config, _no_policy)
+    reads = [sorted(spec.reads), spec.mask_zero_variance]
     judged_alike = replace(config.reward, flip=0.0)  # the judge is each cell's own
     shared = _without_numbers(replace(config, reward=judged_alike))
     return canonical([plain_config(shared), reads])
 
 
 def _no_policy(*_: Any) -> Any:
-    raise AssertionError("a recipe is described here, and not run")
+    raise AssertionError("an update is described here, and not run")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.data.batching import pad_groups
 from ogrpo.kernels import attention, log_probs
 from ogrpo.learner.state import adam, hypers, init_state
-from ogrpo.learner.update import Recipe, compute_in, make_update
+from ogrpo.learner.update import UpdateSpec, compute_in, make_update
 from ogrpo.policy import flops, init_params
 from ogrpo.policy.lora import merge, split
 from ogrpo.protocol import Sampling
@@ -105,7 +105,7 @@ def measured(plan: Plan) -> Plan:
     policy_fn = make_policy_fn(decoder, keep_fn=keep_fn, attention_fn=mix, log_probs_fn=head)
     if plan.model.compute != plan.model.params:
         policy_fn = compute_in(policy_fn, DTYPES[plan.model.compute])
-    recipe = Recipe(
+    spec = UpdateSpec(
         policy_fn=policy_fn,
         algorithm=ALGORITHMS["off_policy_grpo"],
         reads=frozenset(),
@@ -113,7 +113,7 @@ def measured(plan: Plan) -> Plan:
         microbatches=plan.train.parts,
     )
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
-    update = make_update(optimizer, recipe)
+    update = make_update(optimizer, spec)
     params, frozen = init_params(decoder, key, DTYPES[plan.model.params]), None
     if plan.model.adapter is not None:  # which alone is trained
         rank, targets = plan.model.adapter

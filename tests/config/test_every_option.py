@@ -17,7 +17,7 @@ from ogrpo.config.method import check, title
 from ogrpo.config.train import TrainConfig
 from ogrpo.data.replay import TooFewGroups
 from ogrpo.learner.update import make_update
-from ogrpo.setup.build import make_buffer, make_hypers_at, make_optimizer, make_recipe
+from ogrpo.setup.build import make_buffer, make_hypers_at, make_optimizer, make_spec
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import prepare
 from tests.config.test_every_knob import KNOBS
@@ -217,10 +217,10 @@ def test_what_is_shown_elsewhere_is_tested_there():
 @cache
 def updated(config: TrainConfig) -> tuple[np.ndarray, ...]:
     """The toy policy after each of two updates as the run takes them, on a batch of another's."""
-    recipe, hypers_at = make_recipe(config, toy.policy_fn), make_hypers_at(config)
+    spec, hypers_at = make_spec(config, toy.policy_fn), make_hypers_at(config)
     optimizer, weights = make_optimizer(config), []
-    update = make_update(optimizer, recipe)
-    state = toy.make_state(optimizer, region_fn=recipe.region_fn)
+    update = make_update(optimizer, spec)
+    state = toy.make_state(optimizer, region_fn=spec.region_fn)
     for number in range(2):
         state, _ = update(state, toy.make_batch(), hypers_at(number, 1.0, 0))
         weights.append(np.asarray(state.params["table"]))

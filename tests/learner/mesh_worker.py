@@ -26,7 +26,7 @@ from ogrpo.setup.devices import make_devices, state_layout, ways
 from ogrpo.setup.presets import main_study
 from tests.kernels.sharded import check_kernels
 from tests.learner import toy
-from tests.learner.toy import ADAM, KNOBS, make_recipe
+from tests.learner.toy import ADAM, KNOBS, make_spec
 from tests.policy.tiny import make_config, make_params
 
 CONFIG = make_config("Qwen2", vocab_size=16)
@@ -45,8 +45,8 @@ def two_updates(update, state: TrainState, batch: Batch) -> tuple[TrainState, di
 def on_one_device(lora: Lora) -> tuple[Callable, TrainState, TrainState, dict]:
     """The function that examines tokens, the first state, the last one, and its metrics."""
     devices = make_devices(main_study(lora=lora), CONFIG, ADAM, ())
-    recipe = make_recipe(policy_fn=devices.policy_fn)
-    update, tokens = devices.make_update(recipe), devices.make_tokens(recipe)
+    spec = make_spec(policy_fn=devices.policy_fn)
+    update, tokens = devices.make_update(spec), devices.make_tokens(spec)
     first = devices.init(make_params(CONFIG))
     begun = jax.device_get(first)
     return tokens, begun, *jax.device_get(two_updates(update, first, make_batch()))
@@ -62,12 +62,12 @@ def check_update(sizes: dict, lora: Lora, *, microbatches=1, packed=False, token
     if packed:  # the same groups without their padding
         packer = Packer(microbatches, False, together, tokens)
         batch = make_batch_of(toy.make_groups(**SIZES), packer, for_update=True).batch
-    recipe = make_recipe(
+    spec = make_spec(
         policy_fn=devices.policy_fn, microbatches=microbatches, packed=packed, together=together
     )
     state = devices.init(devices.place_params(make_params(CONFIG)))
-    update = devices.make_update(recipe)
-    seen = jax.device_get(devices.make_tokens(recipe)(state, batch, GIVEN))
+    update = devices.make_update(spec)
+    seen = jax.device_get(devices.make_tokens(spec)(state, batch, GIVEN))
     state, metrics = two_updates(update, state, batch)
     repeat = jax.jit(lambda tree: tree, out_shardings=to.everywhere)
     whole, metrics = jax.device_get(repeat(state)), jax.device_get(metrics)

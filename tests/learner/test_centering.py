@@ -10,7 +10,7 @@ from ogrpo.batch import PolicyOutput
 from ogrpo.config.method import CENTERED
 from ogrpo.core.algorithms import ALGORITHMS
 from ogrpo.learner.state import hypers
-from ogrpo.learner.update import Recipe, Weighed, centering_losses, token_batch
+from ogrpo.learner.update import LossInputs, UpdateSpec, centering_losses, token_batch
 from tests.learner.toy import make_batch
 
 V = 6
@@ -36,11 +36,11 @@ def losses(name, theta, gains, k=V):
     top = jnp.broadcast_to(log_p[best], (1, V, 1, k))
     output = PolicyOutput(log_p[None, :, None], jnp.zeros((1, V, 1)), top_log_probs=top)
     mask = batch.active_mask
-    weighed = Weighed(batch, gains[None], mask, mask)
-    tokens = token_batch(weighed, output, frozenset())
-    recipe = Recipe(lambda *_: output, method, frozenset(), centered=True)
+    inputs = LossInputs(batch, gains[None], mask, mask)
+    tokens = token_batch(inputs, output, frozenset())
+    spec = UpdateSpec(lambda *_: output, method, frozenset(), centered=True)
     numbers = hypers(0.0, 1.0, values)
-    more = centering_losses(recipe, numbers, output, weighed, tokens)
+    more = centering_losses(spec, numbers, output, inputs, tokens)
     return method.token_loss(output.log_probs, tokens, values)[0, :, 0], more[0, :, 0]
 
 
@@ -82,10 +82,10 @@ def test_a_token_of_these_methods_depends_on_its_own_ratio_alone(name):
     method, batch = ALGORITHMS[name], make_batch(n=1, g=2, t=4)
     values = method.settings({"length": 4.0} if "length" in method.knobs else {})
     log_probs, behavior = batch.proximal_log_probs, batch.behavior_log_probs
-    weighed = Weighed(batch, jnp.array([[1.0, -1.0]]), batch.active_mask, batch.active_mask)
+    inputs = LossInputs(batch, jnp.array([[1.0, -1.0]]), batch.active_mask, batch.active_mask)
 
     def flat(x, shift):
-        moved = weighed._replace(batch=batch._replace(behavior_log_probs=behavior + shift))
+        moved = inputs._replace(batch=batch._replace(behavior_log_probs=behavior + shift))
         output = PolicyOutput(x.reshape(behavior.shape), jnp.zeros(behavior.shape))
         tokens = token_batch(moved, output, frozenset())
         return method.token_loss(output.log_probs, tokens, values).ravel()

@@ -31,17 +31,17 @@ def pieces():
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_an_update_moves_what_is_trained_as_if_that_were_all(microbatches):
-    recipe, batch = toy.make_recipe(policy_fn=policy_fn, microbatches=microbatches), make_batch()
+    spec, batch = toy.make_spec(policy_fn=policy_fn, microbatches=microbatches), make_batch()
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
     trained, frozen = pieces()
 
     def alone_fn(params, batch, temperature):
         return policy_fn(join(params, frozen), batch, temperature)
 
-    alone = make_update(optimizer, recipe._replace(policy_fn=alone_fn))
+    alone = make_update(optimizer, spec._replace(policy_fn=alone_fn))
     some = init_state(trained, optimizer, frozen=frozen)
     plain, before = init_state(pieces()[0], optimizer), some.frozen
-    update = make_update(optimizer, recipe)
+    update = make_update(optimizer, spec)
     for _ in range(3):
         some, metrics = update(some, batch, GIVEN)
         plain, expected = alone(plain, batch, GIVEN)

@@ -26,7 +26,7 @@ from ogrpo.setup.devices import make_policy_fn
 from ogrpo.setup.imitation import make_imitate
 from tests.learner import toy
 from tests.learner.test_packed_update import CONFIG, check_equal, make_groups
-from tests.learner.toy import GRADIENT, KNOBS, REGION, make_recipe
+from tests.learner.toy import GRADIENT, KNOBS, REGION, make_spec
 from tests.policy.tiny import make_config, make_params
 
 CUTS = {
@@ -46,7 +46,7 @@ GIVEN = hypers(0.1, 1.0, KNOBS)
 
 @cache
 def toy_update(cut):
-    return make_update(GRADIENT, make_recipe(**CUTS[cut]))
+    return make_update(GRADIENT, make_spec(**CUTS[cut]))
 
 
 def assert_finite(metrics):
@@ -80,8 +80,8 @@ def test_any_masks_and_rewards_give_a_finite_update(cut, rewards, loss, there):
 def test_packed_batches_without_loss_move_nothing(skip):
     groups = make_groups()
     config, packer = make_config(), Packer(1, skip)
-    recipe = make_recipe(policy_fn=make_policy_fn(config), packed=True, skip_zero_variance=skip)
-    update, first = make_update(GRADIENT, recipe), make_params(config)
+    spec = make_spec(policy_fn=make_policy_fn(config), packed=True, skip_zero_variance=skip)
+    update, first = make_update(GRADIENT, spec), make_params(config)
     for rewards, loss in ((np.ones((N, G), np.float32), True), (groups.rewards, False)):
         bare = groups._replace(rewards=rewards, loss_mask=groups.loss_mask & loss)
         batch = to_device(arranged(bare, packer, for_update=True).batch)
@@ -112,10 +112,10 @@ def test_a_batch_without_loss_moves_no_algorithm(name):
     algorithm = ALGORITHMS[name]
     values = {"length": 6.0} if "length" in algorithm.knobs else {}
     knobs = algorithm.settings(values)
-    recipe = make_recipe()._replace(
+    spec = make_spec()._replace(
         algorithm=algorithm, reads=algorithm.inputs(knobs), policy_fn=valued_policy_fn
     )
-    update = make_update(GRADIENT, recipe)
+    update = make_update(GRADIENT, spec)
     nothing, zeros = np.zeros((N, G, T), bool), jnp.zeros((N, G, T))
     steps = {"step_rewards": zeros, "step_ends": jnp.asarray(nothing)}
     batch = toy.make_batch()._replace(values=zeros, **steps)
@@ -166,7 +166,7 @@ def test_an_update_is_that_of_the_batch_without_those_tokens(total, count_masked
 
 def test_the_noise_of_a_gradient_and_imitation_go_by_the_mask():
     batch = masked(toy.make_batch(n=6))
-    spread, imitate = make_noise(make_recipe()), make_imitate(GRADIENT, toy.policy_fn)
+    spread, imitate = make_noise(make_spec()), make_imitate(GRADIENT, toy.policy_fn)
     for one, other in (
         [spread(toy.make_state(), each, GIVEN) for each in (batch, cut_out(batch))],
         [imitate(toy.make_state(), each, jnp.float32(0.1)) for each in (batch, cut_out(batch))],

@@ -15,12 +15,12 @@ from ogrpo.core import aggregate
 from ogrpo.core.algorithms import ALGORITHMS, REDUCTIONS
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.state import hypers, init_state
-from ogrpo.learner.update import gradient, jit_step, join_frozen, make_update, weigh
+from ogrpo.learner.update import gradient, jit_step, join_frozen, loss_inputs, make_update
 from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch, to_device
 from ogrpo.setup.devices import make_policy_fn
 from tests.learner import toy
-from tests.learner.toy import GRADIENT, KNOBS, REGION, make_recipe
+from tests.learner.toy import GRADIENT, KNOBS, REGION, make_spec
 from tests.policy.tiny import make_config, make_params
 
 pytestmark = pytest.mark.slow
@@ -54,11 +54,9 @@ def updated(*, packed, microbatches=1, skip=False, tokens=None):
         log_probs = score(make_params(CONFIG, seed), batch, jnp.float32(0.7)).log_probs
         batch = batch._replace(**{name: log_probs})
     how = {"microbatches": microbatches, "packed": packed, "skip_zero_variance": skip}
-    recipe = make_recipe(
-        policy_fn=policy_fn, reduction=aggregate.group_total, region_fn=REGION, **how
-    )
+    spec = make_spec(policy_fn=policy_fn, reduction=aggregate.group_total, region_fn=REGION, **how)
     state = init_state(make_params(CONFIG), optax.identity(), region=jnp.float32(0.25))
-    return make_update(GRADIENT, recipe)(state, batch, hypers(0.1, 0.7, KNOBS))
+    return make_update(GRADIENT, spec)(state, batch, hypers(0.1, 0.7, KNOBS))
 
 
 def check_equal(actual, expected, *, atol=2e-6):
@@ -97,7 +95,7 @@ def test_the_noise_of_a_gradient_is_measured_on_the_padded_batch():
     groups, noise = make_groups(vocab=toy.V), []
     for packer in (None, Packer(1, False)):
         batch = to_device(make_batch(groups, packer, for_update=True).batch)
-        spread = make_noise(make_recipe(packed=packer is not None))
+        spread = make_noise(make_spec(packed=packer is not None))
         noise.append(spread(toy.make_state(), batch, hypers(0.1, 0.7, KNOBS)))
     check_equal(*noise)
 
@@ -110,7 +108,7 @@ def test_a_batch_that_microbatches_do_not_divide_comes_in_fewer_parts():
 
 
 def test_a_program_for_each_shape_and_no_more():
-    jitted = jit_step(GRADIENT, make_recipe(packed=True))
+    jitted = jit_step(GRADIENT, make_spec(packed=True))
     update = join_frozen(jitted)
     state, shapes = toy.make_state(), set()
     for seed in range(200):
@@ -151,9 +149,9 @@ def test_any_cut_has_the_gradient_of_the_whole_in_float64(
     assert shape.parts % together == 0
     with jax.enable_x64(True):
         wide = jax.tree.map(_wide, (toy.make_params(), batch, hypers(0.1, 0.7, KNOBS)))
-        recipe = make_recipe(reduction=REDUCED[reduction], together=together)
+        spec = make_spec(reduction=REDUCED[reduction], together=together)
         packed, padded = (
-            jax.jit(partial(_gradient, recipe._replace(packed=packed)))(*wide)
+            jax.jit(partial(_gradient, spec._replace(packed=packed)))(*wide)
             for packed in (True, False)
         )
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10), packed, padded)
@@ -163,16 +161,16 @@ def _wide(x):
     return jnp.asarray(np.asarray(x, np.float64 if x.dtype == jnp.float32 else x.dtype))
 
 
-def _gradient(recipe, params, batch, hyper):
-    batch = batch if recipe.packed else batch._replace(packing=None)
-    grads, evidence = gradient(params, weigh(batch, recipe, hyper), hyper, recipe)
-    assert evidence.output.log_probs.dtype == jnp.float64
-    return grads, evidence
+def _gradient(spec, params, batch, hyper):
+    batch = batch if spec.packed else batch._replace(packing=None)
+    grads, aux = gradient(params, loss_inputs(batch, spec, hyper), hyper, spec)
+    assert aux.output.log_probs.dtype == jnp.float64
+    return grads, aux
 
 
 def test_what_looks_at_a_whole_group_is_refused():
     batch, _ = cut(make_groups(), LEAST)
-    recipe = make_recipe(packed=True, algorithm=ALGORITHMS["opmd_pairwise"])
+    spec = make_spec(packed=True, algorithm=ALGORITHMS["opmd_pairwise"])
     hyper = hypers(0.1, 0.7, {"tau": 1.0, "beta": 0.0})
     with pytest.raises(ValueError, match=r"opmd_pairwise looks at a whole group.* may split"):
-        gradient(toy.make_params(), weigh(batch, recipe, hyper), hyper, recipe)
+        gradient(toy.make_params(), loss_inputs(batch, spec, hyper), hyper, spec)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ogrpo.batch import tokens_only
-from ogrpo.learner.update import over_top
+from ogrpo.learner.update import with_sampling_mask
 from ogrpo.policy import sample
 from ogrpo.policy.sampler import Truncation, truncated
 from ogrpo.setup.devices import make_policy_fn
@@ -107,7 +107,7 @@ def test_ratios_have_mean_1_and_the_gradient_is_that_of_the_cut_objective(name):
     chance = jnp.exp(drawn.sum(axis=-1))[0]
     rewards = jnp.asarray(np.random.default_rng(5).normal(size=len(ROWS)), jnp.float32)
     possible = chance > 0
-    kept_policy = over_top(make_policy_fn(CONFIG))
+    kept_policy = with_sampling_mask(make_policy_fn(CONFIG))
 
     def of_tokens(policy_fn, params):
         log_probs = policy_fn(params, batch, TEMPERATURE).log_probs[0].sum(axis=-1)
@@ -142,4 +142,4 @@ def test_ratios_have_mean_1_and_the_gradient_is_that_of_the_cut_objective(name):
 def test_a_batch_without_the_record_is_refused():
     batch, _, _ = law(RULES["top_k"])
     with pytest.raises(ValueError, match="does not say which tokens its sampler could draw"):
-        over_top(policy)(PI, batch._replace(top_ids=None), 1.0)
+        with_sampling_mask(policy)(PI, batch._replace(top_ids=None), 1.0)

@@ -10,9 +10,9 @@ import pytest
 
 from ogrpo.learner import state as learner_state
 from ogrpo.learner.state import hypers, init_state
-from ogrpo.learner.update import jit_step, make_update, weigh
+from ogrpo.learner.update import jit_step, loss_inputs, make_update
 from tests.learner import toy
-from tests.learner.toy import ADAM, KNOBS, REGION, bits, make_batch, make_recipe, make_state
+from tests.learner.toy import ADAM, KNOBS, REGION, bits, make_batch, make_spec, make_state
 
 SHAPES = {
     "plain": {},
@@ -27,7 +27,7 @@ SHAPES = {
 def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(shape, monkeypatch):
     monkeypatch.setattr(learner_state, "LARGE", 0 if shape == "large" else learner_state.LARGE)
     changes, hyper = SHAPES[shape], hypers(0.1, 1.0, KNOBS)
-    update = make_update(ADAM, make_recipe(**changes))
+    update = make_update(ADAM, make_spec(**changes))
     state, _ = update(make_state(ADAM, **changes), make_batch(seed=2), hyper)  # moments to lose
     before, updates = bits(state), int(state.updates)
     for value in (jnp.inf, -jnp.inf):
@@ -47,9 +47,9 @@ def test_a_batch_that_is_not_finite_leaves_the_state_and_the_next_one_is_taken(s
 def test_a_completion_that_was_not_judged_leaves_no_trace_in_the_update():
     batch, hyper = make_batch(), hypers(0.1, 1.0, KNOBS)
     batch = batch._replace(rewards=batch.rewards.at[1].set(jnp.array([jnp.nan, 1.0, 0.0])))
-    weighed = weigh(batch, make_recipe(), hyper)
-    np.testing.assert_array_equal(weighed.advantages[1], [0.0, 0.5, -0.5])
-    assert not weighed.mask[1, 0].any()
+    inputs = loss_inputs(batch, make_spec(), hyper)
+    np.testing.assert_array_equal(inputs.advantages[1], [0.0, 0.5, -0.5])
+    assert not inputs.mask[1, 0].any()
     _, metrics = toy.updated(batch, hyper, optimizer=ADAM)
     assert metrics["skipped"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
@@ -59,7 +59,7 @@ def refused(optimizer, rate, **changes):
     """The metrics of an update of a finite loss that is not taken."""
     state = make_state(optimizer)
     before = bits(state)
-    update = make_update(optimizer, make_recipe(**changes))
+    update = make_update(optimizer, make_spec(**changes))
     state, metrics = update(state, make_batch(), hypers(rate, 1.0, KNOBS))
     assert metrics["skipped"] == 1
     assert np.isfinite(metrics["loss"])
@@ -91,7 +91,7 @@ def test_the_guard_holds_no_second_copy_of_weights_or_moments(monkeypatch):
         return toy.policy_fn({"table": params["table"][: toy.V, : toy.V]}, batch, temperature)
 
     state = jax.eval_shape(partial(init_state, optimizer=ADAM), params)
-    step = jit_step(ADAM, make_recipe(policy_fn=policy_fn))
+    step = jit_step(ADAM, make_spec(policy_fn=policy_fn))
     arguments = (state, (), make_batch(), hypers(0.1, 1.0, KNOBS))
     compiled = step.lower(*arguments).compile()
     analysis, size = compiled.memory_analysis(), 4 * 4096 * 512

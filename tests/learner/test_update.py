@@ -15,7 +15,14 @@ from ogrpo.core.algorithms import ALGORITHMS, ENTROPY, with_parts
 from ogrpo.core.trust_region import adaptive_clip
 from ogrpo.learner.metrics import head_norm
 from ogrpo.learner.state import adam, hypers, init_state
-from ogrpo.learner.update import compute_in, gradient, jit_step, join_frozen, make_update, weigh
+from ogrpo.learner.update import (
+    compute_in,
+    gradient,
+    jit_step,
+    join_frozen,
+    loss_inputs,
+    make_update,
+)
 from ogrpo.setup.devices import make_policy_fn
 from tests.learner import toy
 from tests.policy.tiny import make_config, make_params
@@ -85,7 +92,7 @@ def test_microbatches_add_up_to_the_full_batch(total, microbatches, count_masked
 
 
 def test_changing_a_hyper_parameter_does_not_recompile():
-    step, state = jit_step(toy.ADAM, toy.make_recipe()), toy.make_state(toy.ADAM)
+    step, state = jit_step(toy.ADAM, toy.make_spec()), toy.make_state(toy.ADAM)
     update = join_frozen(step)
     for rate, temperature, eps in [(1e-3, 1.0, 0.2), (2e-3, 0.7, 0.3), (0.0, 1.1, 0.0)]:
         hyper = hypers(rate, temperature, {**toy.KNOBS, "eps_low": eps, "beta": eps})
@@ -99,10 +106,10 @@ def test_adam_is_optax_adamw():
     ours = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.1, max_grad_norm=0.05)
     state, _ = toy.updated(batch, hyper, optimizer=ours)
     params = toy.make_params()
-    grads, evidence = gradient(
-        params, weigh(batch, toy.make_recipe(), hyper), hyper, toy.make_recipe()
+    grads, aux = gradient(
+        params, loss_inputs(batch, toy.make_spec(), hyper), hyper, toy.make_spec()
     )
-    grads = jax.tree.map(lambda g: g / evidence.total.count, grads)
+    grads = jax.tree.map(lambda g: g / aux.total.count, grads)
     peer = optax.chain(
         optax.clip_by_global_norm(0.05),
         optax.adamw(0.01, b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.1),
@@ -115,7 +122,7 @@ def test_adam_is_optax_adamw():
 
 def test_metrics_say_how_far_the_data_is():
     batch = toy.make_batch()
-    output = toy.make_recipe().policy_fn(toy.make_params(), batch, jnp.float32(1.0))
+    output = toy.make_spec().policy_fn(toy.make_params(), batch, jnp.float32(1.0))
     mask = np.asarray(batch.completion_mask)
     log_ratio = np.asarray(output.log_probs - batch.behavior_log_probs)[mask]
     ratio = np.exp(log_ratio)
@@ -137,16 +144,16 @@ def test_groups_without_variance_are_not_computed_and_the_update_stays_the_same(
     total, count_masked
 ):
     batch = toy.make_batch(n=6)
-    silent = jnp.asarray([True, False, True, False, True, True])
-    rewards = jnp.where(silent[:, None], 1.0, jnp.asarray([0.0, 1.0, 1.0])[None])
+    zero_variance = jnp.asarray([True, False, True, False, True, True])
+    rewards = jnp.where(zero_variance[:, None], 1.0, jnp.asarray([0.0, 1.0, 1.0])[None])
     batch = batch._replace(rewards=rewards)
     poisoned = batch._replace(  # were they computed, the table's row 4 would be nan
-        prompt_ids=jnp.where(silent[:, None], 4, jnp.minimum(batch.prompt_ids, 3))
+        prompt_ids=jnp.where(zero_variance[:, None], 4, jnp.minimum(batch.prompt_ids, 3))
     )
 
     def policy_fn(params, part, temperature):
         broken = jnp.where(part.prompt_ids[:, -1] == 4, jnp.nan, 1.0)[:, None, None]
-        output = toy.make_recipe().policy_fn(params, part, temperature)
+        output = toy.make_spec().policy_fn(params, part, temperature)
         return output._replace(log_probs=output.log_probs * broken)
 
     changes = {"reduction": toy.TOTALS[total], "count_masked": count_masked}
@@ -212,14 +219,14 @@ def test_the_heads_norm_is_of_its_own_weights_or_of_those_it_shares(grads, norm)
 def gradient_of(algorithm, knobs, seed=0):
     """The gradient of the whole update."""
     numbers = algorithm.settings({"beta": 0.0, **knobs})
-    recipe = toy.make_recipe(
+    spec = toy.make_spec(
         algorithm=algorithm, reads=algorithm.inputs(numbers), mask_zero_variance=False
     )
     hyper = hypers(0.1, 1.0, numbers)._replace(seed=jnp.uint32(seed))
-    grads, evidence = gradient(
-        toy.make_params(), weigh(toy.make_batch(), recipe, hyper), hyper, recipe
+    grads, aux = gradient(
+        toy.make_params(), loss_inputs(toy.make_batch(), spec, hyper), hyper, spec
     )
-    return grads["table"] / evidence.total.count
+    return grads["table"] / aux.total.count
 
 
 def test_the_bonus_adds_the_gradient_of_the_mean_entropy_and_its_mask_keeps_the_top():
@@ -254,7 +261,7 @@ def table_policy(params, batch, temperature):
 
 def descend(policy, params, rate, steps=1):
     """Plain gradient steps."""
-    update = make_update(toy.GRADIENT, toy.make_recipe(policy_fn=policy))
+    update = make_update(toy.GRADIENT, toy.make_spec(policy_fn=policy))
     state = init_state(jax.tree.map(jnp.copy, params), optax.identity())
     for _ in range(steps):
         state, _ = update(state, toy.make_batch(), hypers(rate, 1.0, toy.KNOBS))
@@ -307,10 +314,10 @@ def test_a_large_models_update_is_that_of_a_small_one(
     total, microbatches, max_grad_norm, monkeypatch
 ):
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.01, max_grad_norm=max_grad_norm)
-    recipe = {"reduction": toy.TOTALS[total], "microbatches": microbatches}
+    spec = {"reduction": toy.TOTALS[total], "microbatches": microbatches}
 
     def at(large):
         monkeypatch.setattr("ogrpo.learner.state.LARGE", large)
-        return toy.updated(hyper=hypers(0.1, 0.8, toy.KNOBS), optimizer=optimizer, **recipe)
+        return toy.updated(hyper=hypers(0.1, 0.8, toy.KNOBS), optimizer=optimizer, **spec)
 
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-7), at(0), at(1 << 24))

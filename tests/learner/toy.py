@@ -14,7 +14,7 @@ from ogrpo.core.algorithms import BEHAVIOR, PROXIMAL, REFERENCE, Algorithm, Knob
 from ogrpo.core.objectives import off_policy_grpo
 from ogrpo.core.trust_region import dual_penalty
 from ogrpo.learner.state import TrainState, adam, hypers, init_state
-from ogrpo.learner.update import Recipe, make_update
+from ogrpo.learner.update import UpdateSpec, make_update
 
 V = 5
 GRADIENT = optax.identity()
@@ -84,25 +84,25 @@ TOY = Algorithm(
 )
 
 
-def make_recipe(*, reduction=aggregate.sequence_total, **changes) -> Recipe:
-    recipe = Recipe(
+def make_spec(*, reduction=aggregate.sequence_total, **changes) -> UpdateSpec:
+    spec = UpdateSpec(
         policy_fn=policy_fn,
         algorithm=replace(TOY, reduction=reduction),
         reads=TOY.reads | {REFERENCE},
         mask_zero_variance=True,
         count_masked=True,
     )
-    return recipe._replace(**changes)
+    return spec._replace(**changes)
 
 
 def make_state(optimizer=GRADIENT, *, region_fn=None, **_) -> TrainState:
-    """The state before the first update, of a recipe with these changes."""
+    """The state before the first update, of a spec with these changes."""
     region = () if region_fn is None else region_fn(off_policy_grpo).init()
     return init_state(make_params(), optimizer, region=region)
 
 
-def updated(batch=None, hyper=None, *, optimizer=GRADIENT, **recipe) -> tuple[TrainState, dict]:
+def updated(batch=None, hyper=None, *, optimizer=GRADIENT, **spec) -> tuple[TrainState, dict]:
     """The state and the metrics after one update of the toy policy."""
-    update = make_update(optimizer, make_recipe(**recipe))
+    update = make_update(optimizer, make_spec(**spec))
     batch, hyper = batch or make_batch(), hyper or hypers(1.0, 1.0, KNOBS)
-    return update(make_state(optimizer, **recipe), batch, hyper)
+    return update(make_state(optimizer, **spec), batch, hyper)

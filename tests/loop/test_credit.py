@@ -10,8 +10,8 @@ import pytest
 from ogrpo.batch import VALUE_HEAD, tokens_only
 from ogrpo.config.train import Certification, Data, Replay, Rollout
 from ogrpo.config.update import Optimizer, Override
-from ogrpo.learner.update import gradient_of_update, weigh
-from ogrpo.setup.build import find_devices, make_recipe
+from ogrpo.learner.update import gradient_of_update, loss_inputs
+from ogrpo.setup.build import find_devices, make_spec
 from ogrpo.setup.prepare import prepare
 from ogrpo.setup.presets import main_study
 from tests.loop.test_loop import Run, equal, schedule
@@ -84,12 +84,12 @@ def test_the_critics_first_gradient_is_towards_the_returns():
     ppo = Run(algorithm="ppo", schedule=schedule(steps=2))
     state, batch = ppo.batch(ppo.start())
     assert not np.any(batch.values)
-    recipe = make_recipe(ppo.config, find_devices(ppo.config, ppo.decoder).policy_fn)
+    spec = make_spec(ppo.config, find_devices(ppo.config, ppo.decoder).policy_fn)
     hypers = ppo.parts.method.hypers_at(0, 1.0, 0)
     knobs = {**hypers.knobs, **{name: jnp.float32(x) for name, x in INPUT.items()}}
     hypers = hypers._replace(knobs=knobs)
-    weighed = weigh(batch, recipe, hypers)
-    grads, _ = jax.jit(lambda s: gradient_of_update(s, weighed, hypers, recipe))(state.train)
+    inputs = loss_inputs(batch, spec, hypers)
+    grads, _ = jax.jit(lambda s: gradient_of_update(s, inputs, hypers, spec))(state.train)
     mask, rewards = np.asarray(batch.active_mask), np.asarray(batch.rewards)
     mean = (rewards[..., None] * mask).sum() / mask.sum()
     assert mean > 0

@@ -16,15 +16,15 @@ from ogrpo.learner.finite import finite_leaves
 from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState, apply_gradient
 from ogrpo.learner.update import (
-    Recipe,
-    Weighed,
+    LossInputs,
+    UpdateSpec,
     gradient,
     gradient_of_update,
+    loss_inputs,
     losses_of,
     token_batch,
     token_losses,
     total_of,
-    weigh,
 )
 
 
@@ -78,33 +78,33 @@ ExamineFn = Callable[[TrainState, Batch[Array], Hypers], Findings]
 
 
 def make_examine(
-    optimizer: optax.GradientTransformation, recipe: Recipe, **jit_options: Any
+    optimizer: optax.GradientTransformation, spec: UpdateSpec, **jit_options: Any
 ) -> ExamineFn:
     """Returns the jitted `(state, batch, hypers) -> findings`; the state is not donated."""
 
     def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Findings:
-        weighed = weigh(batch, recipe, hypers)
-        grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
-        log_probs = evidence.output.log_probs
-        tokens = token_batch(weighed, evidence.output, recipe.reads)
+        inputs = loss_inputs(batch, spec, hypers)
+        grads, aux = gradient_of_update(state, inputs, hypers, spec)
+        log_probs = aux.output.log_probs
+        tokens = token_batch(inputs, aux.output, spec.reads)
 
         def total(log_probs: Array) -> Array:
-            losses = losses_of(recipe, hypers, state.region, log_probs, tokens)
-            return total_of(recipe, hypers, losses, weighed).total
+            losses = losses_of(spec, hypers, state.region, log_probs, tokens)
+            return total_of(spec, hypers, losses, inputs).total
 
         after = apply_gradient(state, grads, optimizer, hypers.learning_rate)
         return Findings(
-            batch=weighed.batch._replace(packing=None),
-            mask=weighed.mask,
+            batch=inputs.batch._replace(packing=None),
+            mask=inputs.mask,
             weights=finite_leaves(state.params),
             log_probs=log_probs,
-            advantages=weighed.advantages,
-            losses=token_losses(recipe, hypers, state.region, log_probs, tokens),
-            kl_losses=recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
-            if REFERENCE in recipe.reads
+            advantages=inputs.advantages,
+            losses=token_losses(spec, hypers, state.region, log_probs, tokens),
+            kl_losses=spec.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
+            if REFERENCE in spec.reads
             else None,
             by_log_prob=jax.grad(total)(log_probs),
-            loss=mean(evidence.total),
+            loss=mean(aux.total),
             gradient=finite_leaves(grads),
             grad_norm=optax.tree.norm(grads),
             new_weights=finite_leaves(after.params),
@@ -113,28 +113,28 @@ def make_examine(
     return jax.jit(examine, **jit_options)
 
 
-def make_tokens(recipe: Recipe, **jit_options: Any) -> TokensFn:
+def make_tokens(spec: UpdateSpec, **jit_options: Any) -> TokensFn:
     """Returns the jitted `(state, batch, hypers) -> findings`; groups stay in the batch's order."""
-    single = recipe._replace(microbatches=1, skip_zero_variance=False, packed=False)
+    single = spec._replace(microbatches=1, skip_zero_variance=False, packed=False)
 
     def tokens(state: TrainState, batch: Batch[Array], hypers: Hypers) -> TokenFindings:
-        output = recipe.policy_fn(state.whole(), batch, hypers.temperature)
+        output = spec.policy_fn(state.whole(), batch, hypers.temperature)
         log_probs = output.log_probs
-        weighed = weigh(batch._replace(packing=None), single, hypers)
-        view = token_batch(weighed, output, recipe.reads)
-        loss_fn = partial(token_losses, recipe, hypers, state.region)
+        inputs = loss_inputs(batch._replace(packing=None), single, hypers)
+        view = token_batch(inputs, output, spec.reads)
+        loss_fn = partial(token_losses, spec, hypers, state.region)
         losses, back = jax.vjp(lambda x: loss_fn(x, view), log_probs)
-        silent = back(jnp.ones_like(losses))[0] == 0
-        carries = jnp.any(weighed.mask, axis=(1, 2))
-        computed = carries if recipe.skip_zero_variance else jnp.ones_like(carries)
-        removed = silent & (view.advantages != 0) & weighed.mask
+        no_gradient = back(jnp.ones_like(losses))[0] == 0
+        carries = jnp.any(inputs.mask, axis=(1, 2))
+        computed = carries if spec.skip_zero_variance else jnp.ones_like(carries)
+        removed = no_gradient & (view.advantages != 0) & inputs.mask
         log_probs = jnp.where(batch.active_mask, log_probs, 0)
-        return TokenFindings(log_probs, weighed.advantages, removed, computed)
+        return TokenFindings(log_probs, inputs.advantages, removed, computed)
 
     return jax.jit(tokens, **jit_options)
 
 
-def make_noise(recipe: Recipe) -> NoiseFn:
+def make_noise(spec: UpdateSpec) -> NoiseFn:
     """Returns the jitted `(state, batch, hypers) -> metrics` of the noise of an update's gradient.
 
     With g_k the gradient of group k's loss total and c the batch's count, the update's gradient is
@@ -149,9 +149,9 @@ def make_noise(recipe: Recipe) -> NoiseFn:
     Raises:
       ValueError: the method's loss looks at the whole batch; or fewer than two groups are given.
     """
-    if not recipe.algorithm.adds_up:
-        raise ValueError(f"the loss of {recipe.algorithm.name} is not a sum over groups")
-    single = recipe._replace(microbatches=1, skip_zero_variance=False, packed=False)
+    if not spec.algorithm.adds_up:
+        raise ValueError(f"the loss of {spec.algorithm.name} is not a sum over groups")
+    single = spec._replace(microbatches=1, skip_zero_variance=False, packed=False)
 
     def squared_norm(tree: Params) -> Array:
         return jnp.square(optax.tree.norm(jax.tree.map(lambda x: x.astype(jnp.float32), tree)))
@@ -161,19 +161,19 @@ def make_noise(recipe: Recipe) -> NoiseFn:
         n = batch.rewards.shape[0]
         if n < 2:
             raise ValueError(f"a variance between groups needs at least 2 of them, not {n}")
-        weighed = weigh(batch._replace(packing=None), single, hypers)
+        inputs = loss_inputs(batch._replace(packing=None), single, hypers)
 
-        def add(sums: tuple[Params, Array, Array], group: Weighed) -> tuple[tuple, None]:
+        def add(sums: tuple[Params, Array, Array], group: LossInputs) -> tuple[tuple, None]:
             total, squares, count = sums
             one = jax.tree.map(lambda x: x[None], group)
             arguments = (state.params, one, hypers, single, state.region)
-            grads, evidence = gradient(*arguments, frozen=state.frozen)
+            grads, aux = gradient(*arguments, frozen=state.frozen)
             total = jax.tree.map(jnp.add, total, grads)
-            return (total, squares + squared_norm(grads), count + evidence.total.count), None
+            return (total, squares + squared_norm(grads), count + aux.total.count), None
 
         nothing = jax.tree.map(jnp.zeros_like, state.params)
         zero = jnp.zeros((), jnp.float32)
-        (total, squares, count), _ = jax.lax.scan(add, (nothing, zero, zero), weighed)
+        (total, squares, count), _ = jax.lax.scan(add, (nothing, zero, zero), inputs)
         count = jnp.maximum(count, 1.0)
         length = squared_norm(total)
         variance = (squares - length / n) * n / (n - 1) / count**2

@@ -28,7 +28,14 @@ from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
-from ogrpo.learner.update import PolicyFn, Recipe, SplitUpdateFn, UpdateFn, jit_step, join_frozen
+from ogrpo.learner.update import (
+    PolicyFn,
+    SplitUpdateFn,
+    UpdateFn,
+    UpdateSpec,
+    jit_step,
+    join_frozen,
+)
 from ogrpo.policy.log_probs import HeadFn
 from ogrpo.policy.params import Axes, Axis
 
@@ -203,7 +210,7 @@ def pinned(policy_fn: PolicyFn, to: MeshLayout) -> PolicyFn:
 
 def shard_update(
     optimizer: optax.GradientTransformation,
-    recipe: Recipe,
+    spec: UpdateSpec,
     to: MeshLayout,
     *,
     options: CompilerOptions | None = None,
@@ -215,12 +222,12 @@ def shard_update(
     Raises:
       ValueError: when called with prompts that do not divide among the devices.
     """
-    jitted = join_frozen(shard_step(optimizer, recipe, to, options=options))
+    jitted = join_frozen(shard_step(optimizer, spec, to, options=options))
 
     def update(
         state: TrainState, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
-        check_prompts(to.mesh, batch.prompt_ids.shape[0], recipe.microbatches)
+        check_prompts(to.mesh, batch.prompt_ids.shape[0], spec.microbatches)
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))
 
     return update
@@ -228,26 +235,26 @@ def shard_update(
 
 def shard_step(
     optimizer: optax.GradientTransformation,
-    recipe: Recipe,
+    spec: UpdateSpec,
     to: MeshLayout,
     *,
     options: CompilerOptions | None = None,
 ) -> SplitUpdateFn:
     """Returns the jitted step on a mesh, whose arguments must lie where the layout says."""
-    recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
+    spec = spec._replace(policy_fn=pinned(spec.policy_fn, to))
     how = {"out_shardings": (replace(to.state, frozen=()), to.everywhere)}
-    return jit_step(optimizer, recipe, **how, compiler_options=options)
+    return jit_step(optimizer, spec, **how, compiler_options=options)
 
 
 def shard_examine(
-    make: Callable[..., Callable], recipe: Recipe, to: MeshLayout
+    make: Callable[..., Callable], spec: UpdateSpec, to: MeshLayout
 ) -> Callable[[TrainState, Batch[Array], Hypers], Any]:
-    """Returns `make(recipe)` on a mesh, of `make_examine` or `make_tokens`.
+    """Returns `make(spec)` on a mesh, of `make_examine` or `make_tokens`.
 
     The findings are whole on every device.
     """
-    recipe = recipe._replace(policy_fn=pinned(recipe.policy_fn, to))
-    jitted = make(recipe, out_shardings=to.everywhere)
+    spec = spec._replace(policy_fn=pinned(spec.policy_fn, to))
+    jitted = make(spec, out_shardings=to.everywhere)
 
     def examine(state: TrainState, batch: Batch[Array], hypers: Hypers) -> Any:
         return jitted(state, place(batch, to.batch), place(hypers, to.everywhere))

@@ -1,7 +1,7 @@
 """One policy update: log-probs -> objective -> (total, count) -> gradient -> Optax.
 
 The update is jitted once. What it composes (log-probs, objective, advantage, aggregation) are
-functions of its `Recipe`; what an experiment sweeps (`Hypers`) are traced arguments.
+functions of its `UpdateSpec`; what an experiment sweeps (`Hypers`) are traced arguments.
 
 A batch that was cut by tokens has parts of A places, each of a group and some of its completions
 (`Packing.groups`, `Packing.here`).
@@ -58,7 +58,7 @@ def compute_in(policy_fn: PolicyFn, dtype: DTypeLike) -> PolicyFn:
     return policy
 
 
-def over_top(policy_fn: PolicyFn) -> PolicyFn:
+def with_sampling_mask(policy_fn: PolicyFn) -> PolicyFn:
     """Returns the policy over what the sampler could draw: log pi_K = log pi - log pi(K).
 
     K are a batch's `top_ids`, all that was left at each place. The entropy stays that of pi.
@@ -77,7 +77,7 @@ def over_top(policy_fn: PolicyFn) -> PolicyFn:
     return policy
 
 
-class Recipe(NamedTuple):
+class UpdateSpec(NamedTuple):
     """The static half of an update: functions and flags that are set once."""
 
     policy_fn: PolicyFn
@@ -105,7 +105,7 @@ class Recipe(NamedTuple):
     """Whether the drift that a token's advantage multiplies is taken away (`centering_losses`)."""
 
 
-class Weighed(NamedTuple):
+class LossInputs(NamedTuple):
     """A batch with its advantages and masks, before it is cut into microbatches."""
 
     batch: Batch[Array]
@@ -123,23 +123,23 @@ class Weighed(NamedTuple):
     """float32 [N, G, T], uniform numbers for a loss that needs them."""
 
 
-def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
+def loss_inputs(batch: Batch[Array], spec: UpdateSpec, hypers: Hypers) -> LossInputs:
     """Assigns advantages and masks over the whole batch, which batch statistics need.
 
     Groups that are to be skipped come last, so that they fill whole microbatches.
     """
-    silent = zero_variance_mask(batch.rewards)
-    if recipe.skip_zero_variance and not recipe.packed:
-        order = jnp.argsort(silent, stable=True)
-        batch, silent = jax.tree.map(lambda x: x[order], (batch, silent))
+    zero_variance = zero_variance_mask(batch.rewards)
+    if spec.skip_zero_variance and not spec.packed:
+        order = jnp.argsort(zero_variance, stable=True)
+        batch, zero_variance = jax.tree.map(lambda x: x[order], (batch, zero_variance))
     active = batch.active_mask & ~jnp.isnan(batch.rewards)[..., None]
-    mask = active & ~silent[:, None, None] if recipe.mask_zero_variance else active
-    counted = active if recipe.count_masked else mask
+    mask = active & ~zero_variance[:, None, None] if spec.mask_zero_variance else active
+    counted = active if spec.count_masked else mask
     key = jax.random.key(hypers.seed)
     trajectory = Trajectory(active, batch.step_rewards, batch.step_ends, batch.values)
-    method, reads = recipe.algorithm, recipe.reads
+    method, reads = spec.algorithm, spec.reads
     returns = method.returns(batch.rewards, hypers.knobs, trajectory) if VALUES in reads else None
-    return Weighed(
+    return LossInputs(
         batch=batch,
         advantages=method.compute_advantages(batch.rewards, hypers.knobs, key, trajectory),
         mask=mask,
@@ -149,23 +149,25 @@ def weigh(batch: Batch[Array], recipe: Recipe, hypers: Hypers) -> Weighed:
     )
 
 
-def token_batch(weighed: Weighed, output: PolicyOutput[Array], reads: frozenset[str]) -> TokenBatch:
+def token_batch(
+    inputs: LossInputs, output: PolicyOutput[Array], reads: frozenset[str]
+) -> TokenBatch:
     """Returns the core's view of a batch, at the trainer's current log-probs and entropies."""
-    batch, log_probs = weighed.batch, output.log_probs
+    batch, log_probs = inputs.batch, output.log_probs
     here = jax.lax.stop_gradient(log_probs)
     proximal, ref = batch.proximal_log_probs, batch.ref_log_probs
     return TokenBatch(
-        advantages=at_tokens(weighed.advantages, log_probs),
-        mask=weighed.mask,
+        advantages=at_tokens(inputs.advantages, log_probs),
+        mask=inputs.mask,
         behavior_log_probs=batch.behavior_log_probs,
         proximal_log_probs=here if proximal is None else proximal,
         ref_log_probs=here if ref is None else ref,
         entropy=output.entropy if ENTROPY in reads else None,
-        uniforms=weighed.uniforms,
+        uniforms=inputs.uniforms,
     )
 
 
-class Evidence(NamedTuple):
+class LossAux(NamedTuple):
     """Auxiliary results of a backward pass, beside the gradient."""
 
     total: Total
@@ -176,68 +178,68 @@ class Evidence(NamedTuple):
 
 def _loss(
     params: Params,
-    weighed: Weighed,
+    inputs: LossInputs,
     hypers: Hypers,
-    recipe: Recipe,
+    spec: UpdateSpec,
     region: Any,
     scale: Array | float,
     frozen: Params,
-) -> tuple[Array, Evidence]:
-    output = recipe.policy_fn(join(params, frozen), weighed.batch, hypers.temperature)
-    tokens = token_batch(weighed, output, recipe.reads)
-    losses = losses_of(recipe, hypers, region, output.log_probs, tokens)
-    if VALUES in recipe.reads:
-        method, returns = recipe.algorithm, weighed.returns
+) -> tuple[Array, LossAux]:
+    output = spec.policy_fn(join(params, frozen), inputs.batch, hypers.temperature)
+    tokens = token_batch(inputs, output, spec.reads)
+    losses = losses_of(spec, hypers, region, output.log_probs, tokens)
+    if VALUES in spec.reads:
+        method, returns = spec.algorithm, inputs.returns
         if method.critic is None or output.values is None or returns is None:
             raise ValueError(
                 f"{method.name} learns values: it needs a critic, a policy with a value head"
                 " and a batch with the values from before the update"
             )
-        losses = losses + method.value_loss(output.values, returns, weighed.mask, hypers.knobs)
-    if recipe.centered:
-        losses = losses + centering_losses(recipe, hypers, output, weighed, tokens)
+        losses = losses + method.value_loss(output.values, returns, inputs.mask, hypers.knobs)
+    if spec.centered:
+        losses = losses + centering_losses(spec, hypers, output, inputs, tokens)
     output = output._replace(top_log_probs=None)  # read, and K times as large as the rest
-    total = total_of(recipe, hypers, losses, weighed)
-    evidence = Evidence(total=total, output=output, computed=_computed(weighed, recipe))
-    return total.total * scale, evidence
+    total = total_of(spec, hypers, losses, inputs)
+    aux = LossAux(total=total, output=output, computed=_computed(inputs, spec))
+    return total.total * scale, aux
 
 
-def _computed(weighed: Weighed, recipe: Recipe) -> Array:
+def _computed(inputs: LossInputs, spec: UpdateSpec) -> Array:
     """Returns a mask of the groups that are not left out of a packing."""
-    if recipe.packed and recipe.skip_zero_variance:
-        return jnp.any(weighed.mask, axis=(1, 2))
-    return jnp.ones(len(weighed.advantages), bool)
+    if spec.packed and spec.skip_zero_variance:
+        return jnp.any(inputs.mask, axis=(1, 2))
+    return jnp.ones(len(inputs.advantages), bool)
 
 
-def total_of(recipe: Recipe, hypers: Hypers, losses: Array, weighed: Weighed) -> Total:
+def total_of(spec: UpdateSpec, hypers: Hypers, losses: Array, inputs: LossInputs) -> Total:
     """Sums the losses of tokens as one total and its count (0 for pieces of groups)."""
-    if weighed.shares is not None:
-        losses = jnp.where(weighed.mask, weighed.shares * losses, 0)
+    if inputs.shares is not None:
+        losses = jnp.where(inputs.mask, inputs.shares * losses, 0)
         return Total(jnp.sum(losses), jnp.zeros((), losses.dtype))
-    return recipe.algorithm.total(losses, weighed.mask, hypers.knobs, counted=weighed.counted)
+    return spec.algorithm.total(losses, inputs.mask, hypers.knobs, counted=inputs.counted)
 
 
-def _without_loss(weighed: Weighed, hypers: Hypers, recipe: Recipe) -> Total:
+def _without_loss(inputs: LossInputs, hypers: Hypers, spec: UpdateSpec) -> Total:
     """Returns the total of a batch whose losses are all 0: none enters the count."""
-    nothing = jnp.zeros(weighed.mask.shape, jnp.float32)
-    return total_of(recipe, hypers, nothing, weighed)
+    nothing = jnp.zeros(inputs.mask.shape, jnp.float32)
+    return total_of(spec, hypers, nothing, inputs)
 
 
 def losses_of(
-    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+    spec: UpdateSpec, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
 ) -> Array:
     """Returns the whole loss per token: the method's, and its KL term where it has one."""
-    losses = token_losses(recipe, hypers, region, log_probs, tokens)
-    if REFERENCE in recipe.reads:
-        losses = losses + recipe.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
+    losses = token_losses(spec, hypers, region, log_probs, tokens)
+    if REFERENCE in spec.reads:
+        losses = losses + spec.algorithm.kl_loss(log_probs, tokens, hypers.knobs)
     return losses
 
 
 def centering_losses(
-    recipe: Recipe,
+    spec: UpdateSpec,
     hypers: Hypers,
     output: PolicyOutput[Array],
-    weighed: Weighed,
+    inputs: LossInputs,
     tokens: TokenBatch,
 ) -> Array:
     """Returns A C of each token, with C of `score_centering` over the batch's `top_ids`.
@@ -245,10 +247,10 @@ def centering_losses(
     The weight w(r) is the method's own: -dL/d log pi / A of a token with this ratio and advantage.
     Its loss must depend on no other token's ratio.
     """
-    top, batch = output.top_log_probs, weighed.batch
+    top, batch = output.top_log_probs, inputs.batch
     if top is None or batch.top_ids is None or batch.top_log_probs is None:
         raise ValueError(
-            f"{recipe.algorithm.name} with score centring reads the likeliest tokens and their"
+            f"{spec.algorithm.name} with score centring reads the likeliest tokens and their"
             " log-probs at each place: give top_ids and top_log_probs in the batch"
         )
     gains = jnp.where(tokens.mask, tokens.advantages, 0)
@@ -256,7 +258,7 @@ def centering_losses(
 
     def weight(ratio: Array) -> Array:
         at = tokens.behavior_log_probs + jnp.log(ratio)
-        losses = partial(recipe.algorithm.token_loss, batch=tokens, knobs=hypers.knobs)
+        losses = partial(spec.algorithm.token_loss, batch=tokens, knobs=hypers.knobs)
         return -jax.grad(lambda log_probs: jnp.sum(losses(log_probs)))(at) / divisor
 
     def weight_fn(ratio: Array) -> Array:
@@ -269,35 +271,35 @@ def centering_losses(
 
 
 def token_losses(
-    recipe: Recipe, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
+    spec: UpdateSpec, hypers: Hypers, region: Any, log_probs: Array, tokens: TokenBatch
 ) -> Array:
     """Returns the method's loss per token inside its trust region, without the KL term."""
-    trust = _region(recipe, hypers)
+    trust = _region(spec, hypers)
     if trust is None:
-        return recipe.algorithm.token_loss(log_probs, tokens, hypers.knobs)
+        return spec.algorithm.token_loss(log_probs, tokens, hypers.knobs)
     return trust.loss(region, log_probs, tokens)
 
 
-def _region(recipe: Recipe, hypers: Hypers) -> TrustRegion | None:
-    if recipe.region_fn is None:
+def _region(spec: UpdateSpec, hypers: Hypers) -> TrustRegion | None:
+    if spec.region_fn is None:
         return None
 
     def objective(log_probs: Array, tokens: TokenBatch, **width: Array) -> Array:
-        return recipe.algorithm.token_loss(log_probs, tokens, {**hypers.knobs, **width})
+        return spec.algorithm.token_loss(log_probs, tokens, {**hypers.knobs, **width})
 
-    return recipe.region_fn(objective)
+    return spec.region_fn(objective)
 
 
-def _parts(batch: Batch[Array], recipe: Recipe) -> int:
+def _parts(batch: Batch[Array], spec: UpdateSpec) -> int:
     """Returns the number of microbatches: as many as configured, or as the packing has."""
-    if recipe.packed != (batch.packing is not None):
+    if spec.packed != (batch.packing is not None):
         raise ValueError(
-            f"the recipe's packed is {recipe.packed}, and the batch has"
+            f"the update's packed is {spec.packed}, and the batch has"
             f" {'no' if batch.packing is None else 'a'} packing: make both agree"
         )
     if batch.packing is None:
-        return recipe.microbatches
-    return batch.packing.token_ids.shape[0] // recipe.together
+        return spec.microbatches
+    return batch.packing.token_ids.shape[0] // spec.together
 
 
 def _split(tree: Any, parts: int) -> Any:
@@ -306,89 +308,89 @@ def _split(tree: Any, parts: int) -> Any:
 
 def gradient(
     params: Params,
-    weighed: Weighed,
+    inputs: LossInputs,
     hypers: Hypers,
-    recipe: Recipe,
+    spec: UpdateSpec,
     region: Any = (),
     *,
     scale: Array | float = 1.0,
     frozen: Params = (),
-) -> tuple[Params, Evidence]:
+) -> tuple[Params, LossAux]:
     """Returns the gradient of the loss total times `scale`, summed over microbatches.
 
     It is taken with respect to `params`, which `frozen` completes to the policy's.
     """
-    static = {"hypers": hypers, "recipe": recipe, "region": region, "scale": scale}
+    static = {"hypers": hypers, "spec": spec, "region": region, "scale": scale}
     grad_fn = partial(jax.grad(_loss, has_aux=True), frozen=frozen, **static)
-    parts = _parts(weighed.batch, recipe)
-    if weighed.batch.packing is not None and weighed.batch.packing.groups is not None:
-        return _gradient_of_pieces(grad_fn, params, weighed, hypers, recipe)
+    parts = _parts(inputs.batch, spec)
+    if inputs.batch.packing is not None and inputs.batch.packing.groups is not None:
+        return _gradient_of_pieces(grad_fn, params, inputs, hypers, spec)
     if parts == 1:
-        return grad_fn(params, weighed)
+        return grad_fn(params, inputs)
 
-    def skip(part: Weighed) -> tuple[Params, Evidence]:
+    def skip(part: LossInputs) -> tuple[Params, LossAux]:
         zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, part))
-        return zeros[0], zeros[1]._replace(total=_without_loss(part, hypers, recipe))
+        return zeros[0], zeros[1]._replace(total=_without_loss(part, hypers, spec))
 
-    def accumulate(grads: Params, part: Weighed) -> tuple[Params, Evidence]:
+    def accumulate(grads: Params, part: LossInputs) -> tuple[Params, LossAux]:
         compute = partial(grad_fn, params)
-        more, evidence = (
+        more, aux = (
             jax.lax.cond(jnp.any(part.mask), compute, skip, part)
-            if recipe.skip_zero_variance
+            if spec.skip_zero_variance
             else compute(part)
         )
-        return jax.tree.map(jnp.add, grads, more), evidence
+        return jax.tree.map(jnp.add, grads, more), aux
 
     start = jax.tree.map(jnp.zeros_like, params)
-    grads, each = jax.lax.scan(accumulate, start, _split(weighed, parts))
+    grads, each = jax.lax.scan(accumulate, start, _split(inputs, parts))
     total = jax.tree.map(jnp.sum, each.total)
     output, computed = jax.tree.map(
         lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), (each.output, each.computed)
     )
-    return grads, Evidence(total=total, output=output, computed=computed)
+    return grads, LossAux(total=total, output=output, computed=computed)
 
 
 def _gradient_of_pieces(
-    grad_fn: Callable[..., tuple[Params, Evidence]],
+    grad_fn: Callable[..., tuple[Params, LossAux]],
     params: Params,
-    weighed: Weighed,
+    inputs: LossInputs,
     hypers: Hypers,
-    recipe: Recipe,
-) -> tuple[Params, Evidence]:
+    spec: UpdateSpec,
+) -> tuple[Params, LossAux]:
     """Returns the gradient of a batch that was cut by tokens, within groups if need be.
 
     A total is linear in the losses: each token's weight in the whole batch's is its gradient.
     """
-    if recipe.algorithm.looks_at > LooksAt.COMPLETION:
+    if spec.algorithm.looks_at > LooksAt.COMPLETION:
         raise ValueError(
-            f"{recipe.algorithm.name} looks at a whole {recipe.algorithm.looks_at}, which a batch"
+            f"{spec.algorithm.name} looks at a whole {spec.algorithm.looks_at}, which a batch"
             " cut by tokens may split: pack it without a number of tokens"
         )
-    packing, rows = weighed.batch.packing, weighed.mask.shape
-    whole = weighed._replace(batch=weighed.batch._replace(packing=None))
-    nothing = jnp.zeros(rows, weighed.batch.behavior_log_probs.dtype)
-    shares = jax.grad(lambda losses: total_of(recipe, hypers, losses, whole).total)(nothing)
+    packing, rows = inputs.batch.packing, inputs.mask.shape
+    whole = inputs._replace(batch=inputs.batch._replace(packing=None))
+    nothing = jnp.zeros(rows, inputs.batch.behavior_log_probs.dtype)
+    shares = jax.grad(lambda losses: total_of(spec, hypers, losses, whole).total)(nothing)
     whole = whole._replace(shares=shares)
 
     def accumulate(sums: tuple, packing: Packing[Array]) -> tuple[tuple, None]:
         grads, total, output = sums
-        more, evidence = grad_fn(params, _piece(whole, packing))
-        output = jax.tree.map(partial(_added, packing=packing), output, evidence.output)
+        more, aux = grad_fn(params, _piece(whole, packing))
+        output = jax.tree.map(partial(_added, packing=packing), output, aux.output)
         grads = jax.tree.map(jnp.add, grads, more)
-        return (grads, total + evidence.total.total, output), None
+        return (grads, total + aux.total.total, output), None
 
-    turns = _split(packing, _parts(weighed.batch, recipe))
+    turns = _split(packing, _parts(inputs.batch, spec))
     first = _piece(whole, jax.tree.map(lambda x: x[0], turns))
     shapes = jax.eval_shape(grad_fn, params, first)[1]
     output = jax.tree.map(lambda x: jnp.zeros(rows, x.dtype), shapes.output)
     start = jax.tree.map(jnp.zeros_like, params), jnp.zeros((), shapes.total.total.dtype), output
     (grads, total, output), _ = jax.lax.scan(accumulate, start, turns)
-    count = _without_loss(weighed, hypers, recipe).count
-    computed = _computed(weighed, recipe)
-    return grads, Evidence(total=Total(total, count), output=output, computed=computed)
+    count = _without_loss(inputs, hypers, spec).count
+    computed = _computed(inputs, spec)
+    return grads, LossAux(total=Total(total, count), output=output, computed=computed)
 
 
-def _piece(whole: Weighed, packing: Packing[Array]) -> Weighed:
+def _piece(whole: LossInputs, packing: Packing[Array]) -> LossInputs:
     """Returns the groups at the places of some parts, without completions that are elsewhere."""
     groups, here = _places(packing)
     piece = jax.tree.map(lambda x: jnp.take(x, groups, axis=0, mode="clip"), whole)
@@ -424,25 +426,25 @@ def _places(packing: Packing[Array]) -> tuple[Array, Array]:
 
 
 def gradient_of_update(
-    state: TrainState, weighed: Weighed, hypers: Hypers, recipe: Recipe
-) -> tuple[Params, Evidence]:
+    state: TrainState, inputs: LossInputs, hypers: Hypers, spec: UpdateSpec
+) -> tuple[Params, LossAux]:
     """Returns the gradient of the loss, the total divided by its count.
 
     A large model's total is divided before it is differentiated: dividing the gradient would hold
     it twice.
     """
-    arguments = (state.params, weighed, hypers, recipe, state.region)
+    arguments = (state.params, inputs, hypers, spec, state.region)
     of = partial(gradient, *arguments, frozen=state.frozen)
     if is_large(state.params):
-        return of(scale=1.0 / jnp.maximum(_without_loss(weighed, hypers, recipe).count, 1.0))
-    grads, evidence = of()
-    count = jnp.maximum(evidence.total.count, 1.0)
-    return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), evidence
+        return of(scale=1.0 / jnp.maximum(_without_loss(inputs, hypers, spec).count, 1.0))
+    grads, aux = of()
+    count = jnp.maximum(aux.total.count, 1.0)
+    return jax.tree.map(lambda g: g / count.astype(g.dtype), grads), aux
 
 
 def make_update(
     optimizer: optax.GradientTransformation,
-    recipe: Recipe,
+    spec: UpdateSpec,
     *,
     options: CompilerOptions | None = None,
 ) -> UpdateFn:
@@ -452,14 +454,14 @@ def make_update(
     the optimizer returns (`state.apply_gradient`). `options` are those of the compiler
     (`memory.compiler_options`).
     """
-    return join_frozen(jit_step(optimizer, recipe, compiler_options=options))
+    return join_frozen(jit_step(optimizer, spec, compiler_options=options))
 
 
 SplitUpdateFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 
 
 def jit_step(
-    optimizer: optax.GradientTransformation, recipe: Recipe, **jit_options: Any
+    optimizer: optax.GradientTransformation, spec: UpdateSpec, **jit_options: Any
 ) -> SplitUpdateFn:
     """Returns the jitted step `(state, frozen, batch, hypers) -> (state, metrics)`.
 
@@ -471,40 +473,40 @@ def jit_step(
       ValueError: groups are to be skipped that carry loss, or that no microbatch sets apart; or the
         method's losses do not add up over microbatches, and there are several.
     """
-    several = recipe.packed or recipe.microbatches > 1
-    if several and not recipe.algorithm.adds_up:
+    several = spec.packed or spec.microbatches > 1
+    if several and not spec.algorithm.adds_up:
         raise ValueError(
-            f"{recipe.algorithm.name} looks at the whole batch, so that microbatches do not add up"
-            f" to it: take one padded microbatch instead of {recipe.microbatches}"
-            f"{', packed' if recipe.packed else ''}"
+            f"{spec.algorithm.name} looks at the whole batch, so that microbatches do not add up"
+            f" to it: take one padded microbatch instead of {spec.microbatches}"
+            f"{', packed' if spec.packed else ''}"
         )
-    if recipe.skip_zero_variance and not (recipe.mask_zero_variance and several):
+    if spec.skip_zero_variance and not (spec.mask_zero_variance and several):
         raise ValueError(
             "skip_zero_variance leaves groups out a microbatch at a time: it needs "
-            f"mask_zero_variance, which is {recipe.mask_zero_variance}, and more than one "
-            f"microbatch, of which there are {recipe.microbatches}, or packed batches"
+            f"mask_zero_variance, which is {spec.mask_zero_variance}, and more than one "
+            f"microbatch, of which there are {spec.microbatches}, or packed batches"
         )
 
     def update(
         state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
         state = replace(state, frozen=frozen)
-        weighed = weigh(batch, recipe, hypers)
-        grads, evidence = gradient_of_update(state, weighed, hypers, recipe)
-        log_probs = evidence.output.log_probs
-        tokens = token_batch(weighed, evidence.output, recipe.reads)
-        drawn = weighed.batch.active_mask & evidence.computed[:, None, None]
-        loss_fn = partial(token_losses, recipe, hypers, state.region)
-        silent = zero_variance_mask(batch.rewards) & (batch.rewards.shape[1] > 1)
+        inputs = loss_inputs(batch, spec, hypers)
+        grads, aux = gradient_of_update(state, inputs, hypers, spec)
+        log_probs = aux.output.log_probs
+        tokens = token_batch(inputs, aux.output, spec.reads)
+        drawn = inputs.batch.active_mask & aux.computed[:, None, None]
+        loss_fn = partial(token_losses, spec, hypers, state.region)
+        zero_variance = zero_variance_mask(batch.rewards) & (batch.rewards.shape[1] > 1)
         metrics = {
-            **recipe.metrics_fn(evidence.output, tokens, drawn, loss_fn),
+            **spec.metrics_fn(aux.output, tokens, drawn, loss_fn),
             **({"trust_region": state.region} if isinstance(state.region, Array) else {}),
-            "loss": mean(evidence.total),
+            "loss": mean(aux.total),
             "grad_norm": optax.tree.norm(grads),
             **head_norm(grads),
-            "zero_variance": jnp.mean(silent, dtype=jnp.float32),
+            "zero_variance": jnp.mean(zero_variance, dtype=jnp.float32),
         }
-        trust, region = _region(recipe, hypers), state.region
+        trust, region = _region(spec, hypers), state.region
         if trust is not None:
             region = trust.update(region, trust.measure(log_probs, tokens))
         is_finite = all_finite((metrics["loss"], metrics["grad_norm"], region))

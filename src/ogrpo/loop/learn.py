@@ -223,7 +223,7 @@ def update(
     fresh = number == 0 and bool(np.all(versions == state.step))
     shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
     metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
-    if fresh and parts.collection.sampling.cuts and not parts.method.over_top:
+    if fresh and parts.collection.sampling.cuts and not parts.method.sampling_mask:
         metrics["ratio/bias"] = metrics["ratio/mean"] - 1
     verdict = None
     if parts.limits.reuse is not None:

@@ -125,7 +125,7 @@ class MethodInputs:
     """Share of a step's mean reward in the running mean; None where no method reads it."""
     judge_steps: StepsFn | None
     """Adds the rewards of steps to a batch of these problems; None where the method reads none."""
-    over_top: bool = False
+    sampling_mask: bool = False
     """Whether the policy is taken over the tokens that the sampler could draw."""
 
 

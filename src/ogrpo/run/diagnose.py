@@ -33,7 +33,7 @@ from ogrpo.policy import DecoderConfig
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.pretrained import load_pretrained
 from ogrpo.report.run_dir import RunDir
-from ogrpo.setup.build import find_devices, make_optimizer, make_recipe
+from ogrpo.setup.build import find_devices, make_optimizer, make_spec
 from ogrpo.setup.devices import DTYPES
 from ogrpo.system.files import read_json, replacing, write_json
 from ogrpo.system.values import from_json
@@ -142,8 +142,8 @@ def diagnose(folder: Path) -> Iterator[str]:
         raise ValueError(f"{folder / FILE} is not what a run writes: {error!r}") from error
     config = replace(config, mesh=Mesh(), processes=Processes())  # one device
     state = restored(run, step, config, decoder)
-    recipe = make_recipe(config, find_devices(config, decoder).policy_fn)
-    examine = make_examine(make_optimizer(config), recipe)
+    spec = make_spec(config, find_devices(config, decoder).policy_fn)
+    examine = make_examine(make_optimizer(config), spec)
     yield f"run {run.path}, checkpoint {step}"
     for number, (update, batch, values) in enumerate(updates):
         place = f"step {update['step']}, draw {update['draw']}, iteration {update['iteration']}"
@@ -177,7 +177,7 @@ def restored(run: RunDir, step: int, config: TrainConfig, decoder: DecoderConfig
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)), param_shapes(decoder)
         )
     devices = find_devices(config, decoder)
-    shapes, reads = devices.shapes(params), make_recipe(config, devices.policy_fn).reads
+    shapes, reads = devices.shapes(params), make_spec(config, devices.policy_fn).reads
     like = first_arrays(shapes, reads, shapes.params)
     keep = config.checkpoint.keep
     with run.held("ogrpo diagnose"), Checkpoints(run.checkpoints, keep=keep) as checkpoints:

@@ -32,7 +32,7 @@ from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers, adam, hypers, reset
-from ogrpo.learner.update import PolicyFn, Recipe, over_top
+from ogrpo.learner.update import PolicyFn, UpdateSpec, with_sampling_mask
 from ogrpo.loop import Packer, Parts
 from ogrpo.loop.parts import (
     Collection,
@@ -92,7 +92,7 @@ def make_parts(
     """
     check(config)
     devices = devices or find_devices(config, decoder)
-    recipe, eos_id = make_recipe(config, devices.policy_fn), prepared.tokenizer.eos_id
+    spec, eos_id = make_spec(config, devices.policy_fn), prepared.tokenizer.eos_id
     size = config.schedule.prompts
     embedded = partial(
         embedded_engine,
@@ -135,26 +135,26 @@ def make_parts(
         judge=prepared.judge_heldout.heldout,
         token_samples=config.evaluation.token_samples,
     )
-    several = config.schedule.draw_size > 1 and recipe.algorithm.adds_up
+    several = config.schedule.draw_size > 1 and spec.algorithm.adds_up
     noisy = config.evaluation.gradient_variance and several and on_one_device(config)
     learner = Learner(
         init=devices.init,
         shapes=devices.shapes,
         packer=make_packer(config),
         place=devices.place_batch,
-        score=devices.make_score(recipe.policy_fn),
-        values=devices.make_values(recipe.policy_fn) if VALUES in recipe.reads else None,
-        update=devices.make_update(recipe),
-        noise=make_noise(recipe) if noisy else None,
-        tokens=devices.make_tokens(recipe),
+        score=devices.make_score(spec.policy_fn),
+        values=devices.make_values(spec.policy_fn) if VALUES in spec.reads else None,
+        update=devices.make_update(spec),
+        noise=make_noise(spec) if noisy else None,
+        tokens=devices.make_tokens(spec),
         reset_optimizer=reset(make_optimizer(config)) if config.schedule.reset_optimizer else None,
     )
     method = MethodInputs(
-        reads=recipe.reads,
+        reads=spec.reads,
         hypers_at=make_hypers_at(config),
         baseline_rate=config.override.baseline_rate if BASELINE in knobs(config) else None,
-        judge_steps=prepared.judge_steps if STEPS in recipe.reads else None,
-        over_top=config.rollout.keep_sampling_mask,
+        judge_steps=prepared.judge_steps if STEPS in spec.reads else None,
+        sampling_mask=config.rollout.keep_sampling_mask,
     )
     limits = Limits(
         skipped=config.optimizer.max_skipped,
@@ -205,12 +205,12 @@ def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:
     return make_devices(config, decoder, make_optimizer(config), first)
 
 
-def make_recipe(config: TrainConfig, policy_fn: PolicyFn) -> Recipe:
+def make_spec(config: TrainConfig, policy_fn: PolicyFn) -> UpdateSpec:
     """Returns the update's static half."""
     override, optimizer, method = config.override, config.optimizer, algorithm(config)
     skips = optimizer.skip_zero_variance
-    return Recipe(
-        policy_fn=over_top(policy_fn) if config.rollout.keep_sampling_mask else policy_fn,
+    return UpdateSpec(
+        policy_fn=with_sampling_mask(policy_fn) if config.rollout.keep_sampling_mask else policy_fn,
         algorithm=method,
         reads=method.inputs(knobs(config)),
         mask_zero_variance=override.mask_zero_variance or (skips and ignores_zero_variance(config)),

@@ -27,7 +27,7 @@ from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions, compiler_options
 from ogrpo.learner.sharding import MeshLayout
 from ogrpo.learner.state import TrainState, init_state, join
-from ogrpo.learner.update import PolicyFn, Recipe, UpdateFn, compute_in, in_order, make_update
+from ogrpo.learner.update import PolicyFn, UpdateFn, UpdateSpec, compute_in, in_order, make_update
 from ogrpo.loop.batches import to_device
 from ogrpo.loop.parts import ScoreFn, stream_seed
 from ogrpo.loop.state import snapshot
@@ -55,8 +55,8 @@ class Devices(NamedTuple):
     init: Callable[[Params], TrainState]
     shapes: Callable[[Params], TrainState]
     """The shapes of what `init` would make, with their places; frozen parameters as they are."""
-    make_update: Callable[[Recipe], UpdateFn]
-    make_tokens: Callable[[Recipe], TokensFn]
+    make_update: Callable[[UpdateSpec], UpdateFn]
+    make_tokens: Callable[[UpdateSpec], TokensFn]
     make_score: Callable[[PolicyFn], ScoreFn]
     make_values: Callable[[PolicyFn], ScoreFn]
     """V before each token, of parameters with a value head."""
@@ -183,8 +183,8 @@ def _many_devices(
         place_batch=partial(sharding.place, where=to.batch) if several() else to_device,
         init=init,
         shapes=shapes,
-        make_update=lambda recipe: sharding.shard_update(
-            optimizer, recipe, to, options=options_of_compiler(config)
+        make_update=lambda spec: sharding.shard_update(
+            optimizer, spec, to, options=options_of_compiler(config)
         ),
         make_tokens=partial(sharding.shard_examine, make_tokens, to=to),
         make_score=partial(sharding.shard_score, to=to),
