@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ogrpo.batch import Batch, take
 from ogrpo.data.cutting import cut_by_tokens, pack_cut
-from ogrpo.data.packing import LEAST_BLOCK, arrange, balanced, pack, real_tokens, rung
+from ogrpo.data.packing import LEAST_BLOCK, arrange, balanced, bucket, pack, real_tokens
 
 
 def make(prompts, lengths, p, t, seed=0, vocab=99) -> Batch:
@@ -28,13 +28,13 @@ def make(prompts, lengths, p, t, seed=0, vocab=99) -> Batch:
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.sampled_from([1, 2, 4, 8]))
-def test_a_rung_is_the_next_above_and_not_far(size, more, per_octave):
+def test_a_bucket_is_the_next_above_and_not_far(size, more, per_octave):
     full = size + more
-    up = rung(size, per_octave, full)
+    up = bucket(size, per_octave, full)
     assert size <= up <= min(full, max(size, full / 4) * (1 / per_octave) + size)
-    assert rung(up, per_octave, full) == up
+    assert bucket(up, per_octave, full) == up
     if up < full:
-        assert rung(size + 1, per_octave, full) in {up, rung(up + 1, per_octave, full)}
+        assert bucket(size + 1, per_octave, full) in {up, bucket(up + 1, per_octave, full)}
 
 
 @given(st.lists(st.integers(0, 1000), min_size=12, max_size=12), st.sampled_from([1, 2, 3, 4, 6]))

@@ -22,7 +22,7 @@ from ogrpo.loop import Packer
 from ogrpo.loop.batches import make_batch as make_batch_of
 from ogrpo.policy.lora import merge
 from ogrpo.policy.params import param_axes
-from ogrpo.setup.devices import make_devices, state_layout, ways
+from ogrpo.setup.devices import data_shards, make_devices, state_layout
 from ogrpo.setup.presets import main_study
 from tests.kernels.sharded import check_kernels
 from tests.learner import toy
@@ -57,7 +57,7 @@ def check_update(sizes: dict, lora: Lora, *, microbatches=1, packed=False, token
     kernels = Kernels() if packed else Kernels(log_probs="chunked", attention="blocked")
     config = main_study(mesh=Mesh(**sizes), lora=lora, kernels=kernels)
     devices = make_devices(config, CONFIG, ADAM, ())
-    to, together = state_layout(config, CONFIG, ADAM), ways(config)
+    to, together = state_layout(config, CONFIG, ADAM), data_shards(config)
     batch = make_batch()
     if packed:  # the same groups without their padding
         packer = Packer(microbatches, False, together, tokens)

@@ -190,5 +190,5 @@ def test_accelerated_parts_see_tokens_and_no_padding():
 
     packed_fn = partial(packed_log_probs_and_entropy, log_probs_fn=log_probs_fn)
     jax.eval_shape(lambda: packed_fn(params, config, rows, 0.7))
-    assert seen == [(4 + 44, 1)]  # first tokens; 31 + 2 + 0 + 8 predictors, on the rung above 41
-    assert (shape.row, shape.others) == (44 + 12, 12)  # 4 ends and 7 prompt tokens, on a rung
+    assert seen == [(4 + 44, 1)]  # first tokens; 31 + 2 + 0 + 8 predictors, on the bucket above 41
+    assert (shape.row, shape.others) == (44 + 12, 12)  # 4 ends and 7 prompt tokens, on a bucket

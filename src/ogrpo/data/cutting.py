@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ogrpo.batch import Batch, Packing, take, tokens_only
-from ogrpo.data.packing import OTHER_RUNGS, TOKEN_RUNGS, Shape, halved, pack, rung, token_counts
+from ogrpo.data.packing import BUCKETS, OTHER_BUCKETS, Shape, bucket, halved, pack, token_counts
 from ogrpo.protocol import BoolArray, IntArray
 
-PART_RUNGS = SECOND_RUNGS = 4
-"""Rungs of the number of parts, and of the second section, between a size and its double."""
+PART_BUCKETS = SECOND_BUCKETS = 4
+"""Buckets of the number of parts, and of the second section, between a size and its double."""
 ROOMS = (1.0, 1.06, 1.13, 1.25, 1.5)
 """Lengths at which a section is tried, in its mean over the parts."""
 PROMPTS = (0, 1, 2)
@@ -86,7 +86,7 @@ def cut_by_tokens(
             break
     else:
         raise AssertionError("every completion fits in a part of its own")
-    places = rung(max(1, *(len(part) for part in parts)), OTHER_RUNGS, n)
+    places = bucket(max(1, *(len(part) for part in parts)), OTHER_BUCKETS, n)
     groups = np.full((len(parts), places), n, np.int32)
     here = np.zeros((*groups.shape, members), bool)
     for k, part in enumerate(parts):
@@ -130,7 +130,7 @@ def _sizes(
     turns, last = max(1, -(-sum(sums) // (most * together))), max(1, int((lengths > 0).sum()))
     numbers = []  # of parts: all up to 8, then some; the last is enough for anything
     while turns < last:
-        turns = min(last, rung(turns, PART_RUNGS, 4 * turns))
+        turns = min(last, bucket(turns, PART_BUCKETS, 4 * turns))
         numbers.append(turns)
         turns += 1
     for parts in (number * together for number in (*numbers, turns)):
@@ -141,10 +141,10 @@ def _sizes(
             if first + second > most:
                 continue
             long = (
-                rung(first, TOKEN_RUNGS, min(most, max(first, full[0]))),
-                rung(second, SECOND_RUNGS, min(most, max(second, full[1]))),
+                bucket(first, BUCKETS, min(most, max(first, full[0]))),
+                bucket(second, SECOND_BUCKETS, min(most, max(second, full[1]))),
             )
-            if sum(long) > most:  # the limit itself is the last rung
+            if sum(long) > most:  # the limit itself is the last bucket
                 short = min(long[1], most - first)
                 long = most - short, short
             yield _Size(parts * sum(long), parts, *long)

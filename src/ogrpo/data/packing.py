@@ -1,11 +1,11 @@
 """Batches without their padding: the place of each token in a row, in few shapes.
 
 A batch's tokens are laid in a row, part by part (microbatches), and a row's length is one of a
-ladder, so that few programs serve all batches. The row of a part is
+few bucket sizes, so that few programs serve all batches. The row of a part is
 
     [tokens with a successor in their completion | ends of completions, then prompts | padding]
 
-each of the two sections padded to a rung of its own: only the first needs next-token
+each of the two sections padded to a bucket of its own: only the first needs next-token
 probabilities (`ogrpo.policy.packing` says what becomes of all this).
 """
 
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from ogrpo.batch import Batch, Packing, take
 from ogrpo.protocol import BoolArray, IntArray
 
-# Rungs between a size and its double. The first section is most of a batch: 8 keep its padding at
-# 4 % on average. The others are a small share of the tokens, and each rung is one shape more.
-TOKEN_RUNGS, OTHER_RUNGS = 8, 2
+# Buckets between a size and its double. The first section is most of a batch: 8 keep its padding at
+# 4 % on average. The others are a small share of the tokens, and each bucket is one shape more.
+BUCKETS, OTHER_BUCKETS = 8, 2
 BLOCKS = 8
 """Blocks that the queries of a completion of the full length are cut into, at most."""
 LEAST_BLOCK, MOST_BLOCK = 16, 128
@@ -70,13 +70,13 @@ class Shape(NamedTuple):
         }
 
 
-def rung(size: int, per_octave: int, full: int) -> int:
-    """Returns the least rung that is at least `size`, `full` being the last.
+def bucket(size: int, per_octave: int, full: int) -> int:
+    """Returns the least bucket that is at least `size`, `full` being the last.
 
-    Rungs are k 2^j for k in [r, 2r), r per octave; below a quarter of `full` they come no closer
+    Buckets are k 2^j for k in [r, 2r), r per octave; below a quarter of `full` they come no closer
     than just above it, so that there are 4 r of them at most.
 
-    >>> [rung(size, 2, 100) for size in (1, 7, 13, 33, 40, 97)]
+    >>> [bucket(size, 2, 100) for size in (1, 7, 13, 33, 40, 97)]
     [8, 8, 16, 48, 48, 100]
     """
     octave = max(size, full // 4, 1)
@@ -112,7 +112,7 @@ def arrange(
 
     Returns:
         The group in each place, `[N]`, parts being equal stretches of it; and the shape in which
-        all parts fit: the rungs that the largest needs, none above the padded batch's own sizes.
+        all parts fit: the buckets that the largest needs, none above the padded batch's own sizes.
 
     Raises:
         ValueError: a prompt without a token, microbatches that do not divide the groups, or parts
@@ -135,13 +135,13 @@ def arrange(
 
         def fit(places: npt.NDArray[Any], per_octave: int, full: int) -> int:
             needed = places[order].reshape(parts, -1).sum(axis=1).max()
-            return rung(max(1, int(needed)), per_octave, max(1, full))
+            return bucket(max(1, int(needed)), per_octave, max(1, full))
 
         return order, Shape(
             parts=parts,
-            predictors=fit(predictors, TOKEN_RUNGS, size * members * (length - 1)),
-            others=fit(others, OTHER_RUNGS, size * (prompt + members)),
-            groups=fit(included, OTHER_RUNGS, size),
+            predictors=fit(predictors, BUCKETS, size * members * (length - 1)),
+            others=fit(others, OTHER_BUCKETS, size * (prompt + members)),
+            groups=fit(included, OTHER_BUCKETS, size),
             members=members,
             prompt=prompt,
             completion=halved(max(1, int(completions.max())), length),

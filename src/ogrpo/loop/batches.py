@@ -26,7 +26,7 @@ class Packer(NamedTuple):
     """Tokens of a part, at most; None cuts into parts of equally many groups instead."""
 
 
-class Made(NamedTuple):
+class HostBatch(NamedTuple):
     """A batch in the order that its parts have, on the host, with its packing if there is one."""
 
     batch: Batch[np.ndarray]
@@ -36,7 +36,7 @@ class Made(NamedTuple):
     """Share of the tokens computed that are padding, or a prompt computed again."""
 
 
-def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: bool) -> Made:
+def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: bool) -> HostBatch:
     """Packs a batch; packed groups come in the order of their parts.
 
     Args:
@@ -46,7 +46,7 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
     keep = np.ones(len(batch.rewards), bool)
     if packer is None:
         places = batch.prompt_mask.size + batch.completion_mask.size
-        return Made(batch=batch, shape=None, padding=1 - real_tokens(batch, keep) / places)
+        return HostBatch(batch=batch, shape=None, padding=1 - real_tokens(batch, keep) / places)
     if for_update and packer.skip_zero_variance:
         equal = np.asarray(zero_variance_mask(jnp.asarray(batch.rewards)))
         keep = ~equal & batch.active_mask.any(axis=(1, 2))
@@ -60,7 +60,7 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
         batch, keep = take(batch, order), keep[order]
         packing = pack(batch, keep, shape)
     padding = 1 - real_tokens(batch, keep) / shape.tokens
-    return Made(batch._replace(packing=packing), shape, padding)
+    return HostBatch(batch._replace(packing=packing), shape, padding)
 
 
 def to_device(batch: Batch[np.ndarray]) -> Batch[jax.Array]:

@@ -248,16 +248,16 @@ def _gains_of(
       Gains of new over old, and prices, none for draws of the new or of a method without a clip.
     """
     learner, by_new = parts.learner, version == state.step
-    made = make_batch(groups, learner.packer, for_update=False)
+    on_host = make_batch(groups, learner.packer, for_update=False)
     # What was not judged carries no loss, and yet was drawn: it counts as the worst.
-    drawn = made.batch.loss_mask | np.isnan(made.batch.rewards)[..., None]
-    active = made.batch.completion_mask & drawn
-    counted = (made.batch.policy_versions == version) & active.any(axis=-1)
+    drawn = on_host.batch.loss_mask | np.isnan(on_host.batch.rewards)[..., None]
+    active = on_host.batch.completion_mask & drawn
+    counted = (on_host.batch.policy_versions == version) & active.any(axis=-1)
     if not counted.any():
         return [], []
     temperature = jnp.float32(parts.collection.sampling.temperature)
-    scored = jnp.asarray(fetch(learner.score(params, learner.place(made.batch), temperature)))
-    behavior, rewards = map(jnp.asarray, (made.batch.behavior_log_probs, made.batch.rewards))
+    scored = jnp.asarray(fetch(learner.score(params, learner.place(on_host.batch), temperature)))
+    behavior, rewards = map(jnp.asarray, (on_host.batch.behavior_log_probs, on_host.batch.rewards))
     new, old = (behavior, scored) if by_new else (scored, behavior)
     sides = new, old, jnp.asarray(active), rewards
     gains = np.asarray(draw_gains(*sides, share=share), np.float64)[counted]

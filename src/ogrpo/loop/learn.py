@@ -29,7 +29,7 @@ from ogrpo.core.advantages import running_mean
 from ogrpo.core.algorithms import PROXIMAL
 from ogrpo.data.replay import Draw, TooFewGroups
 from ogrpo.learner.state import Hypers
-from ogrpo.loop.batches import Made, make_batch
+from ogrpo.loop.batches import HostBatch, make_batch
 from ogrpo.loop.collect import Fresh
 from ogrpo.loop.parts import Parts, Record, stream_seed
 from ogrpo.loop.state import DivergedError, LoopState, Skipped
@@ -118,9 +118,9 @@ def run_updates(
         except TooFewGroups:
             starved = True
             break
-        batch, made = score(state, draw, parts)
+        batch, on_host = score(state, draw, parts)
         first = examine and number == 0
-        state, result = update(state, batch, made, parts, number=number, examine=first)
+        state, result = update(state, batch, on_host, parts, number=number, examine=first)
         results.append(result)
         diverged = state.skipped_in_a_row > parts.limits.skipped
         if result.is_used_up or diverged or parts.limits.mismatch.passed_by(state.mismatch):
@@ -142,7 +142,7 @@ def run_updates(
     }
 
 
-def score(state: LoopState, draw: Draw, parts: Parts) -> tuple[Batch[jax.Array], Made]:
+def score(state: LoopState, draw: Draw, parts: Parts) -> tuple[Batch[jax.Array], HostBatch]:
     """Makes a draw a batch, with the log-probs of pi_k and of pi_ref and the values that are read.
 
     Those of pi_k are left to the update where it is the policy that is differentiated.
@@ -154,8 +154,8 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> tuple[Batch[jax.Array],
     padded = draw.batch(parts.prompts.length, sampling.max_tokens)
     if method.judge_steps is not None:
         padded = method.judge_steps(padded, draw.problems)
-    made = make_batch(padded, learner.packer, for_update=True)
-    batch = learner.place(made.batch)
+    on_host = make_batch(padded, learner.packer, for_update=True)
+    batch = learner.place(on_host.batch)
     temperature = jnp.float32(sampling.temperature)
     proximal = ref = values = None
     if PROXIMAL in method.reads and parts.schedule.updates_per_batch > 1:
@@ -166,13 +166,13 @@ def score(state: LoopState, draw: Draw, parts: Parts) -> tuple[Batch[jax.Array],
         del reference
     if learner.values is not None:
         values = learner.values(state.train.params, batch, temperature)
-    return batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values), made
+    return batch._replace(proximal_log_probs=proximal, ref_log_probs=ref, values=values), on_host
 
 
 def update(
     state: LoopState,
     batch: Batch[jax.Array],
-    made: Made,
+    on_host: HostBatch,
     parts: Parts,
     *,
     number: int,
@@ -183,11 +183,11 @@ def update(
     One that is skipped is the last: the others would meet the same weights and the same batch.
 
     Args:
-      made: the same on the host.
+      on_host: the same on the host.
       number: of the step's draws before this one.
       examine: whether the variance of the gradient is measured, and tokens are kept.
     """
-    learner, versions = parts.learner, made.batch.policy_versions
+    learner, versions = parts.learner, on_host.batch.policy_versions
     seed = stream_seed(parts.seed, f"lots {number}", state.step)
 
     def hypers(iteration: int) -> Hypers:
@@ -221,8 +221,8 @@ def update(
         failed = (Skipped(*place, batch, hypers(updates - 1), dict(metrics)),)
     goes_on = skipped and updates == 1  # none was taken since the last one that was skipped
     fresh = number == 0 and bool(np.all(versions == state.step))
-    shapes = state.shapes if made.shape is None else state.shapes | {made.shape}
-    metrics |= {"padding": made.padding, "shapes": max(1, len(shapes))}
+    shapes = state.shapes if on_host.shape is None else state.shapes | {on_host.shape}
+    metrics |= {"padding": on_host.padding, "shapes": max(1, len(shapes))}
     if fresh and parts.collection.sampling.cuts and not parts.method.sampling_mask:
         metrics["ratio/bias"] = metrics["ratio/mean"] - 1
     verdict = None
@@ -231,7 +231,7 @@ def update(
     others = (batch.proximal_log_probs, batch.ref_log_probs, batch.values)
     scores = sum(log_probs is not None for log_probs in others)
     costs = parts.costs
-    flops = updates * costs.update(made.shape) + scores * costs.score(made.shape)
+    flops = updates * costs.update(on_host.shape) + scores * costs.score(on_host.shape)
     state = replace(
         state,
         train=train,

@@ -12,7 +12,7 @@ import optax
 from ogrpo.config.method import BASELINE, algorithm, check, ignores_zero_variance, knobs, region_fn
 from ogrpo.config.train import TrainConfig
 from ogrpo.core.algorithms import STEPS, VALUES
-from ogrpo.data.packing import OTHER_RUNGS, TOKEN_RUNGS, Shape
+from ogrpo.data.packing import BUCKETS, OTHER_BUCKETS, Shape
 from ogrpo.data.replay import (
     BufferLimits,
     Layout,
@@ -50,7 +50,7 @@ from ogrpo.protocol import Engine, IntArray, Sampling
 from ogrpo.rollout.check import Terms
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.serving.bridge import embedded_engine, sampler_layout
-from ogrpo.setup.devices import Devices, make_devices, on_one_device, ways
+from ogrpo.setup.devices import Devices, data_shards, make_devices, on_one_device
 from ogrpo.setup.logs import make_behavior
 from ogrpo.setup.prepare import Prepared
 
@@ -218,7 +218,7 @@ def make_spec(config: TrainConfig, policy_fn: PolicyFn) -> UpdateSpec:
         microbatches=optimizer.microbatches,
         skip_zero_variance=skips,
         packed=optimizer.batching == "packed",
-        together=ways(config),
+        together=data_shards(config),
         region_fn=region_fn(config),
         centered=config.override.centering > 0,
     )
@@ -334,7 +334,7 @@ def make_packer(config: TrainConfig) -> Packer | None:
     if options.batching == "padded":
         return None
     skips, tokens = options.skip_zero_variance, options.microbatch_tokens
-    return Packer(options.microbatches, skips, ways(config), tokens)
+    return Packer(options.microbatches, skips, data_shards(config), tokens)
 
 
 def batching_line(config: TrainConfig) -> str:
@@ -342,7 +342,7 @@ def batching_line(config: TrainConfig) -> str:
     options, rollout = config.optimizer, config.rollout
     places = config.longest_prompt + rollout.group_size * config.longest_completion
     each = config.schedule.draw_size * places // options.microbatches
-    shared = ways(config)
+    shared = data_shards(config)
     spread = "" if shared == 1 else f" over {shared} devices"
     cut = f"{options.microbatches} x {each:,} tokens{spread}"
     if options.batching == "padded":
@@ -350,5 +350,5 @@ def batching_line(config: TrainConfig) -> str:
     if options.microbatch_tokens is not None:
         each = f"{options.microbatch_tokens:,} tokens{' a device' if shared > 1 else ''}"
         return f"batches: packed, in parts of at most {each}; each shape compiled once"
-    ladder = f"at most {4 * TOKEN_RUNGS} x {4 * OTHER_RUNGS} row lengths, each shape compiled once"
-    return f"batches: packed, at most {cut}; {ladder}"
+    buckets = f"at most {4 * BUCKETS} x {4 * OTHER_BUCKETS} row lengths, each shape compiled once"
+    return f"batches: packed, at most {cut}; {buckets}"

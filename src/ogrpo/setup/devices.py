@@ -70,7 +70,7 @@ def on_one_device(config: TrainConfig) -> bool:
     return mesh.data * mesh.fsdp * mesh.tensor == 1
 
 
-def ways(config: TrainConfig) -> int:
+def data_shards(config: TrainConfig) -> int:
     """Returns how many devices a batch is cut over."""
     return config.mesh.data * config.mesh.fsdp
 
@@ -244,11 +244,12 @@ def _mesh_policy(config: TrainConfig, decoder: DecoderConfig, to: MeshLayout) ->
         head = log_probs_over_mesh(to.mesh, vocabulary="tensor", rows=rows, kept_bytes=kept)
     else:
         head = kernel(name, kept_bytes=kept)
-        if ways(config) > 1 or name != "reference":  # XLA cannot cut it over axes of one device
+        # XLA cannot cut the reference over axes of one device.
+        if data_shards(config) > 1 or name != "reference":
             head = sharding.by_rows(head, to)
     policy_fn = make_policy_fn(
         decoder,
-        together=ways(config),
+        together=data_shards(config),
         keep_fn=REMAT[config.model.remat],
         spread_fn=lambda x: jax.lax.with_sharding_constraint(x, to.batch),
         log_probs_fn=head,

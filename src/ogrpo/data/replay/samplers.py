@@ -145,7 +145,7 @@ def positives(groups: Features) -> Weights:
     With rewards 0 and 1 it is 1 - p where one completion is right and 0 where none is: rare
     successes first, and groups without a positive advantage never.
     """
-    return groups.lift
+    return groups.max_advantage
 
 
 uniform = partial(weighted, weight=equal)

@@ -19,20 +19,20 @@ class Features(NamedTuple):
     uses: Int64Array
     spread: npt.NDArray[np.float64]
     """Mean over the group of |reward - group mean|."""
-    lift: npt.NDArray[np.float64]
+    max_advantage: npt.NDArray[np.float64]
     """Largest reward - group mean."""
     problem: Int64Array
 
 
 @dataclass(eq=False)
-class Held:
-    """One group that is held."""
+class StoredGroup:
+    """One group of the buffer."""
 
     columns: Columns
     oldest: int
     """The oldest policy version among the completions."""
     spread: float
-    lift: float
+    max_advantage: float
     problem: int
     uses: int = 0
 
@@ -82,7 +82,7 @@ class Table:
     """
 
     def __init__(self, capacity: int = SMALLEST) -> None:
-        self.groups: dict[int, Held] = {}
+        self.groups: dict[int, StoredGroup] = {}
         self.next_id = self.cursor = self.version = self.nbytes = 0
         self.capacity = capacity
 
@@ -105,8 +105,8 @@ class Table:
             strict=True,
         )
         for id_, part, values in zip(ids.tolist(), split(columns), features, strict=True):
-            self.groups[id_] = held = Held(part, *values)
-            self.nbytes += held.nbytes
+            self.groups[id_] = stored = StoredGroup(part, *values)
+            self.nbytes += stored.nbytes
         self.next_id = int(ids[-1]) + 1
         span = self.next_id - next(iter(self.groups))
         self.capacity = max(self.capacity, 1 << (span - 1).bit_length())
@@ -128,6 +128,6 @@ class Table:
             staleness=self.version - np.array([one.oldest for one in groups], np.int64),
             uses=np.array([one.uses for one in groups], np.int64),
             spread=np.array([one.spread for one in groups], np.float64),
-            lift=np.array([one.lift for one in groups], np.float64),
+            max_advantage=np.array([one.max_advantage for one in groups], np.float64),
             problem=np.array([one.problem for one in groups], np.int64),
         )
