@@ -65,7 +65,7 @@ class Sampling:
             )
 
     @property
-    def cuts(self) -> bool:
+    def truncates(self) -> bool:
         """Whether tokens are left out, so that log-probs are of what is left."""
         return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ogrpo.protocol import Completion, Group, Sampling, VersionSpan, check_request
-from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, Orders, Terms, flaws
+from ogrpo.rollout.check import ABOVE_ZERO, NO_CHANCE, Duplicates, Requirements, flaws
 from ogrpo.rollout.embedded import EmbeddedEngine
 from tests.rollout.collection.scripted import SAMPLING, collector, turn
 from tests.rollout.test_embedded import echo
 
 EOS, MOST = 9, 5
-TERMS = Terms(Sampling(0.7, MOST, 3), vocab_size=10, eos_id=EOS, versions={0, 4})
+REQUIRED = Requirements(Sampling(0.7, MOST, 3), vocab_size=10, eos_id=EOS, versions={0, 4})
 
 
 def completion(*ids, **changes):
@@ -50,7 +50,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_whole_passes(name):
-    assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], TERMS) == {}
+    assert flaws([group(), group(completion(), WHOLE[name], completion(3, EOS))], REQUIRED) == {}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_whole_passes(name):
 )
 def test_likeliest_tokens_that_cannot_be_are_refused(likeliest, chance, reason):
     top = {"top_ids": np.full((3, 1), likeliest), "top_log_probs": np.full((3, 1), chance)}
-    flawed = flaws([group(completion(**top), *group().completions[1:])], TERMS)
+    flawed = flaws([group(completion(**top), *group().completions[1:])], REQUIRED)
     assert [flaw.reason for flaw in flawed.values()] == ([reason] if reason else [])
 
 
@@ -89,17 +89,17 @@ def others(chances):
 def test_what_was_drawn_is_looked_for_among_the_likeliest_where_there_are_any(fields, reason):
     chances = np.full((3, 2), [-3.0, -np.inf], np.float32)
     top = {"top_ids": np.full((3, 2), [2, -1]), "top_log_probs": chances}
-    flawed = flaws([group(completion(**{**top, **fields}), *group().completions[1:])], TERMS)
+    flawed = flaws([group(completion(**{**top, **fields}), *group().completions[1:])], REQUIRED)
     assert [flaw.reason for flaw in flawed.values()] == ([reason] if reason else [])
 
 
 def test_tokens_behind_the_end_are_refused_but_in_several_turns():
     assert (
-        flaws([group(completion(1, EOS, 2, 3, 4), *group().completions[1:])], TERMS)[0][0]
+        flaws([group(completion(1, EOS, 2, 3, 4), *group().completions[1:])], REQUIRED)[0][0]
         == "finish"
     )
     turns = completion(1, EOS, 2, 3, 4, loss_mask=np.array([1, 1, 0, 1, 1], bool))
-    assert flaws([group(turns, *group().completions[1:])], TERMS) == {}
+    assert flaws([group(turns, *group().completions[1:])], REQUIRED) == {}
 
 
 def alike(log_prob, count, size=8):
@@ -108,7 +108,7 @@ def alike(log_prob, count, size=8):
     each = {"temperature": 1.0, "log_probs": np.full(MOST, log_prob, np.float32)}
     same = [completion(1, 2, 3, 4, 5, **each) for _ in range(count)]
     others = [completion(1, 2, 3, 5, n, **each) for n in range(size - count)]
-    return flaws([group(*same, *others)], replace(TERMS, sampling=sampling))
+    return flaws([group(*same, *others)], replace(REQUIRED, sampling=sampling))
 
 
 def test_equal_completions_are_refused_where_chance_does_not_explain_them():
@@ -142,9 +142,9 @@ def spoiling(name, value):
     [("log_probs", np.nan, "log_probs"), ("token_ids", 99, "tokens"), ("finished", 0, "length")],
 )
 def test_what_the_embedded_engine_spoils_is_drawn_again_and_counted(name, value, reason):
-    terms = Terms(SAMPLING, vocab_size=99)
+    required = Requirements(SAMPLING, vocab_size=99)
     engine = EmbeddedEngine(spoiling(name, value), batch_size=3, prompt_length=1)
-    with collector(engine, 2, terms=terms) as source:
+    with collector(engine, 2, required=required) as source:
         for step in range(2):
             prompts = [int(group.prompt_ids[0]) for group in turn(source, step).groups]
             assert prompts == [10 * step + n for n in range(3)]
@@ -160,18 +160,18 @@ def placed(seed, log_prob=-3.0):
 
 
 def test_a_completion_enters_a_batch_under_one_order():
-    orders, first, second = Orders(), placed(1), placed(2)
-    assert not orders.repeated({0: first, 1: second}, greedy=False)
-    assert not orders.repeated({0: first}, greedy=False)  # the same request, drawn again
+    duplicates, first, second = Duplicates(), placed(1), placed(2)
+    assert not duplicates.repeated({0: first, 1: second}, greedy=False)
+    assert not duplicates.repeated({0: first}, greedy=False)  # the same request, drawn again
     swapped = replace(placed(3), completions=(placed(3).completions[0], second.completions[1]))
-    (flaw,) = orders.repeated({2: swapped, 3: placed(4)}, greedy=False).values()
+    (flaw,) = duplicates.repeated({2: swapped, 3: placed(4)}, greedy=False).values()
     assert flaw.reason == "repeated"
     assert "exp(-60) came for another prompt too" in str(flaw)
     # What was refused is not kept in mind, what is likely may be alike, greedy answers are.
-    assert not orders.repeated({4: placed(3)}, greedy=False)
+    assert not duplicates.repeated({4: placed(3)}, greedy=False)
     likely = placed(5, log_prob=-0.1)
-    assert not orders.repeated({5: likely, 6: likely}, greedy=False)
-    assert not orders.repeated({7: first}, greedy=True)
+    assert not duplicates.repeated({5: likely, 6: likely}, greedy=False)
+    assert not duplicates.repeated({7: first}, greedy=True)
 
 
 PAIR = completion(1, 2)

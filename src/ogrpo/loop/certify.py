@@ -49,13 +49,13 @@ RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 OLD, NEW = 2, 1
 """Batches that the old and the new weights draw in a round."""
 SHARE = NEW / (OLD + NEW)
-HOPE = 1.0
+FUTILITY = 1.0
 """Draws end where the mean that would certify is so many standard errors above the mean so far."""
 HEADROOM = 30.0
 """A ratio counts up to 1 + this: the mean loses what lies above, and no draw counts for more."""
 LOWEST, HIGHEST = 0.0, 1.0
-ROOM = 2048
-"""Draws that one compiled program has room for."""
+PADDED_TO = 2048
+"""Draws of one compiled program: gains are padded to a multiple of it."""
 UNKNOWN = -1e30
 """The value of a completion whose log-probs are not finite: nothing is certified with it."""
 NOT_CERTIFIED: Record = dict.fromkeys(
@@ -143,11 +143,11 @@ def certify(gains: np.ndarray, delta: float) -> Certificate:
     It may be read after every draw, and draws may stop when it says enough. In double precision:
     rounding moves it by less than 1e-9, which is taken off.
     """
-    room = np.zeros(-(-gains.size // ROOM) * ROOM)
-    room[: gains.size] = gains
+    padded = np.zeros(-(-gains.size // PADDED_TO) * PADDED_TO)
+    padded[: gains.size] = gains
     with jax.enable_x64():
-        drawn = jnp.arange(room.size) < gains.size
-        certificate = _bound_at(delta)(jnp.asarray(room), where=drawn)
+        drawn = jnp.arange(padded.size) < gains.size
+        certificate = _bound_at(delta)(jnp.asarray(padded), where=drawn)
         return certificate._replace(bound=certificate.bound - 1e-9)
 
 
@@ -214,7 +214,7 @@ def certify_period(
 
 
 def is_settled(gains: np.ndarray, terms: Certification) -> bool:
-    """Whether the draws certify, or would with the whole budget only by more luck than `HOPE`."""
+    """Whether the draws certify, or are futile: the whole budget would hardly (`FUTILITY`)."""
     if terms.delta is None or not gains.size:
         return False
     if float(certify(gains, terms.delta).bound) > 0:  # as JAX compares doubles in x64 alone
@@ -224,7 +224,7 @@ def is_settled(gains: np.ndarray, terms: Certification) -> bool:
     nats = np.log(2 / terms.delta)  # half of the wealth lies on stakes that are not the best
     enough = np.sqrt(2 * square * nats / n) + nats / n
     error = np.sqrt(square * max(1 / gains.size - 1 / n, 0))
-    return bool(enough - mean > HOPE * error)
+    return bool(enough - mean > FUTILITY * error)
 
 
 def _gains_of(

@@ -62,7 +62,7 @@ def make_collector(state: LoopState, parts: Parts) -> Collector:
         collection.reward_fn,
         steps=range(state.step, max(last, state.step)),
         limits=collection.limits,
-        terms=collection.terms,
+        required=collection.required,
     )
     collector.publish(state.train.whole(state.server), state.server_version)
     collector.request(state.step + schedule.sync_offset - 1)

@@ -223,7 +223,7 @@ def update(
     fresh = number == 0 and bool(np.all(versions == state.step))
     shapes = state.shapes if on_host.shape is None else state.shapes | {on_host.shape}
     metrics |= {"padding": on_host.padding, "shapes": max(1, len(shapes))}
-    if fresh and parts.collection.sampling.cuts and not parts.method.sampling_mask:
+    if fresh and parts.collection.sampling.truncates and not parts.method.sampling_mask:
         metrics["ratio/bias"] = metrics["ratio/mean"] - 1
     verdict = None
     if parts.limits.reuse is not None:

@@ -18,7 +18,7 @@ from ogrpo.learner.state import Hypers, Params, TrainState
 from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
 from ogrpo.protocol import Engine, FloatArray, Group, IntArray, Sampling, derived_seed
-from ogrpo.rollout.check import Terms
+from ogrpo.rollout.check import Requirements
 from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
 from ogrpo.rollout.vllm import RolloutError
 
@@ -65,7 +65,7 @@ class Collection:
 
     engine: Engine
     sampling: Sampling
-    terms: Terms
+    required: Requirements
     """Conditions that completions are checked against before they are learned from."""
     reward_fn: RewardFn
     """Judges completions of the training prompts; the collector's judges call it."""

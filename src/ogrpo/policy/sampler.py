@@ -60,7 +60,7 @@ class Truncation(NamedTuple):
     record: int = 0
 
     @property
-    def cuts(self) -> bool:
+    def truncates(self) -> bool:
         """Whether tokens are left out."""
         return self[:3] != (0.0, 0, 1.0)
 
@@ -384,7 +384,7 @@ def _emit(
     step, so_far = state.step, state.drawn
     log_probs = log_softmax(scores, draw.temperature)
     ids = None
-    if truncation.cuts:  # the law is over places in `ids`, likeliest first
+    if truncation.truncates:  # the law is over places in `ids`, likeliest first
         ids, log_probs = truncated(log_probs, truncation)
     place = jax.lax.cond(
         draw.greedy,

@@ -1,6 +1,6 @@
 """One check of completions against what was ordered; nothing else is learned from.
 
-    engine -> groups -> flaws(groups, terms) -> whole and possible: used
+    engine -> groups -> flaws(groups, required) -> whole and possible: used
                                              -> the others: counted by reason, asked for again
 
 A completion is whole if it has its tokens, a log-prob for each, an end that fits them, and versions
@@ -60,8 +60,8 @@ class Flaw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The order that completions are checked against.
+class Requirements:
+    """The properties that completions are checked for.
 
     Attributes:
         sampling: how completions were to be drawn.
@@ -76,11 +76,11 @@ class Terms:
     versions: Container[int] | None = None
 
 
-def flaws(groups: Sequence[Group], terms: Terms) -> dict[int, Flaw]:
+def flaws(groups: Sequence[Group], required: Requirements) -> dict[int, Flaw]:
     """Returns the first flaw of each group that has one, by the group's place."""
     drawn = [completion for group in groups for completion in group.completions]
-    of_tokens = _flaws_of_tokens(drawn, terms.vocab_size)
-    sampling, first = terms.sampling, 0
+    of_tokens = _flaws_of_tokens(drawn, required.vocab_size)
+    sampling, first = required.sampling, 0
     flawed: dict[int, Flaw] = {}
     for place, group in enumerate(groups):
         size, first = len(group.completions), first + len(group.completions)
@@ -88,7 +88,7 @@ def flaws(groups: Sequence[Group], terms: Terms) -> dict[int, Flaw]:
             flaw = Flaw("count", f"{size} completions for {sampling.group_size} ordered")
         else:
             flaw = (
-                next(filter(None, (_flaw_of(c, terms) for c in group.completions)), None)
+                next(filter(None, (_flaw_of(c, required) for c in group.completions)), None)
                 or next((of_tokens[n] for n in range(first - size, first) if n in of_tokens), None)
                 or (None if sampling.greedy else _repeated(group))
             )
@@ -97,9 +97,9 @@ def flaws(groups: Sequence[Group], terms: Terms) -> dict[int, Flaw]:
     return flawed
 
 
-def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
+def _flaw_of(completion: Completion, required: Requirements) -> Flaw | None:
     """Returns a flaw of temperature, length, end or versions."""
-    sampling, reason = terms.sampling, completion.finish_reason
+    sampling, reason = required.sampling, completion.finish_reason
     length, most = len(completion.token_ids), sampling.max_tokens
     if completion.temperature != sampling.temperature:
         text = f"temperature {completion.temperature} for {sampling.temperature} ordered"
@@ -113,12 +113,12 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
     if reason == "length" and length < most:
         return Flaw("length", f"a completion was cut off at {length} of {most} tokens")
     if completion.top_ids is not None and completion.top_log_probs is not None:
-        ids, size = completion.top_ids, terms.vocab_size or np.inf
+        ids, size = completion.top_ids, required.vocab_size or np.inf
         likeliest = completion.top_log_probs.max(initial=-np.inf)
         known = ids.min(initial=-1) >= -1 and ids.max(initial=-1) < size
         if not (known and likeliest <= ABOVE_ZERO):  # False of NaN
             text = f"likeliest tokens up to {ids.max(initial=-1)}, of log-probs up to {likeliest:g}"
-            return Flaw("tokens", f"{text}, of a vocabulary of {terms.vocab_size}")
+            return Flaw("tokens", f"{text}, of a vocabulary of {required.vocab_size}")
         masses = np.exp(completion.top_log_probs, dtype=np.float64).sum(axis=-1)
         if (mass := masses.max(initial=0)) > 1 + MASS_TOLERANCE:
             return Flaw("log_probs", f"likeliest tokens have a probability of {mass:.4f} together")
@@ -130,17 +130,18 @@ def _flaw_of(completion: Completion, terms: Terms) -> Flaw | None:
                 text = f"a log-prob is {one[apart][0]:g}, and {other[apart][0]:g} where its token"
                 return Flaw("log_probs", f"{text} is among the likeliest")
     last = int(completion.token_ids[-1])
-    if reason == "stop" and terms.eos_id not in (None, last):
-        return Flaw("finish", f"a completion ends at token {last}, the end token is {terms.eos_id}")
-    if completion.loss_mask is None and terms.eos_id in completion.token_ids[:-1]:
-        return Flaw("finish", f"tokens follow the end token {terms.eos_id}")
+    if reason == "stop" and required.eos_id not in (None, last):
+        text = f"a completion ends at token {last}, the end token is {required.eos_id}"
+        return Flaw("finish", text)
+    if completion.loss_mask is None and required.eos_id in completion.token_ids[:-1]:
+        return Flaw("finish", f"tokens follow the end token {required.eos_id}")
     spans = completion.version_spans
     ends, starts = [0, *(span.end for span in spans)], [*(span.start for span in spans), length]
     if spans and (starts != ends or any(span.start > span.end for span in spans)):
         text = ", ".join(f"[{s.start}, {s.end})" for s in spans)
         return Flaw("version", f"versions are given for tokens {text} of {length}")
     versions = {completion.policy_version, *(span.version for span in spans)}
-    published = versions if terms.versions is None else terms.versions
+    published = versions if required.versions is None else required.versions
     if unknown := sorted(version for version in versions if version not in published):
         return Flaw("version", f"version {unknown[0]}, which was not published")
     return None
@@ -167,7 +168,7 @@ def _flaws_of_tokens(drawn: Sequence[Completion], vocab_size: int | None) -> Map
     return flawed
 
 
-class Orders:
+class Duplicates:
     """The completions of a batch by their content: none enters it under two orders.
 
     Two draws of a temperature above 0 have random numbers of their own, so that the second is the

@@ -94,8 +94,9 @@ class EmbeddedEngine:
         published, version = weights
         params = self._prepare_fn(published)
         size, groups = self._batch_size, []
-        names = ("min_p", "top_k", "top_p", "record") if sampling.cuts or sampling.record else ()
-        truncation = {name: getattr(sampling, name) for name in names}
+        names = ("min_p", "top_k", "top_p", "record")
+        passed = sampling.truncates or sampling.record > 0
+        truncation = {name: getattr(sampling, name) for name in names} if passed else {}
         for start in range(0, len(prompts), size):
             chunk = prompts[start : start + size]
             width = self._prompt_length

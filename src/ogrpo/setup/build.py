@@ -47,7 +47,7 @@ from ogrpo.loop.parts import (
 from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.lora import TARGETS
 from ogrpo.protocol import Engine, IntArray, Sampling
-from ogrpo.rollout.check import Terms
+from ogrpo.rollout.check import Requirements
 from ogrpo.rollout.collection import CollectionLimits
 from ogrpo.serving.bridge import embedded_engine, sampler_layout
 from ogrpo.setup.devices import Devices, data_shards, make_devices, on_one_device
@@ -113,7 +113,7 @@ def make_parts(
         engine=engine or embedded(batch_size=size, quantize=config.rollout.quantize),
         sampling=sampling,
         # An engine from outside may have end tokens of its own.
-        terms=Terms(sampling, decoder.vocab_size, None if engine else eos_id),
+        required=Requirements(sampling, decoder.vocab_size, None if engine else eos_id),
         reward_fn=prepared.judge,
         reward_metrics=prepared.judge.pool.metrics,
         limits=CollectionLimits(  # `lead` batches ahead, each a sync interval staler

@@ -142,24 +142,24 @@ def same_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
     return from_first(imitated)
 
 
-class AtFirst(Generic[T]):
+class FirstProcessPart(Generic[T]):
     """Part of a run that the first process alone has.
 
     Args:
-      mine: that of the first process; None in the others.
+      part: that of the first process; None in the others.
     """
 
-    def __init__(self, mine: T | None) -> None:
-        self.mine = mine
+    def __init__(self, part: T | None) -> None:
+        self.part = part
 
     @property
     def first(self) -> T:
         """The part, in the first process."""
-        assert self.mine is not None
-        return self.mine
+        assert self.part is not None
+        return self.part
 
 
-class Publisher(AtFirst[P]):
+class Publisher(FirstProcessPart[P]):
     """An engine or collector of the first process, for which all bring their weights together."""
 
     version = -1
@@ -173,7 +173,7 @@ class Publisher(AtFirst[P]):
 
     def metrics(self) -> Mapping[str, float]:
         """Returns those of the first process, which makes the records."""
-        return {} if self.mine is None else self.mine.metrics()
+        return {} if self.part is None else self.part.metrics()
 
 
 class SharedEngine(Publisher[Engine]):
@@ -198,8 +198,8 @@ class SharedCollector(Publisher[Collector], AbstractContextManager["SharedCollec
 
     def request(self, until: int) -> None:
         """Requests batches as `Collector.request`."""
-        if self.mine is not None:
-            self.mine.request(until)
+        if self.part is not None:
+            self.part.request(until)
 
     def take(self, step: int) -> Taken:
         """Returns the first process's batch; all wait for it."""
@@ -214,11 +214,11 @@ class SharedCollector(Publisher[Collector], AbstractContextManager["SharedCollec
 
     def __exit__(self, *_: object) -> None:
         """Closes it."""
-        if self.mine is not None:
-            self.mine.close()
+        if self.part is not None:
+            self.part.close()
 
 
-class InStep(Collector):
+class LockstepCollector(Collector):
     """The collector of each process over the embedded sampler; all take the first's batches."""
 
     def take(self, step: int) -> Taken:
@@ -241,7 +241,7 @@ def _unjudged(_request: Request, _places: Sequence[int], groups: Sequence[Group]
     return [Rewarded(group, np.zeros(len(group.completions), np.float32)) for group in groups]
 
 
-class SharedBuffer(AtFirst[ReplayBuffer]):
+class SharedBuffer(FirstProcessPart[ReplayBuffer]):
     """The first process's replay buffer, whose draws all processes get."""
 
     def insert(self, experiences: Sequence[Experience]) -> None:
@@ -259,11 +259,11 @@ class SharedBuffer(AtFirst[ReplayBuffer]):
     @property
     def changes(self) -> int:
         """Changes of the first process's; 0 in the others."""
-        return 0 if self.mine is None else self.mine.changes
+        return 0 if self.part is None else self.part.changes
 
     def statistics(self) -> dict[str, float]:
         """Returns those of the first process, which makes the records."""
-        return {} if self.mine is None else self.mine.statistics()
+        return {} if self.part is None else self.part.statistics()
 
     def state(self) -> dict[str, Any]:
         """Returns the first process's description for a checkpoint; nothing in the others."""
@@ -281,7 +281,7 @@ def shared_parts(parts: Parts) -> Parts:
         return parts
     judge, make = parts.evaluator.judge, parts.make_buffer
     servers = isinstance(parts.collection.engine, SharedEngine)
-    collector = cast(type[Collector], SharedCollector) if servers else InStep
+    collector = cast(type[Collector], SharedCollector) if servers else LockstepCollector
     reward_fn = parts.collection.reward_fn if is_first() else _unjudged
     return replace(
         parts,

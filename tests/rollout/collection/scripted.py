@@ -80,7 +80,7 @@ def equal_rewards(request, places, groups):
 
 
 def collector(
-    engine, steps=8, request_fn=request_at, *, reward_fn=equal_rewards, terms=None, **limits
+    engine, steps=8, request_fn=request_at, *, reward_fn=equal_rewards, required=None, **limits
 ):
     return Collector(
         engine,
@@ -89,7 +89,7 @@ def collector(
         reward_fn,
         steps=steps if isinstance(steps, range) else range(steps),
         limits=make_limits(**limits),
-        terms=terms,
+        required=required,
     )
 
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from ogrpo.protocol import Engine, Group, Sampling
-from ogrpo.rollout.check import REFUSED, Flaw, Terms, flaws
+from ogrpo.rollout.check import REFUSED, Flaw, Requirements, flaws
 from ogrpo.rollout.collection.request_queue import (
     CollectionLimits,
     Publish,
@@ -50,7 +50,7 @@ class Collector(AbstractContextManager["Collector"]):
         reward_fn: what judges groups; called from the judges' threads, from several at once.
         steps: the steps of the run that are to come; nothing is drawn beyond them.
         limits: see `CollectionLimits`.
-        terms: what completions are checked against, beside the versions published; by default
+        required: what completions are checked against, beside the versions published; by default
             the sampling alone.
     """
 
@@ -63,12 +63,12 @@ class Collector(AbstractContextManager["Collector"]):
         *,
         steps: range,
         limits: CollectionLimits,
-        terms: Terms | None = None,
+        required: Requirements | None = None,
     ) -> None:
         self._engine, self._sampling, self._limits = engine, sampling, limits
         self._reward_fn = reward_fn
         self._versions: set[int] = set()
-        self._terms = replace(terms or Terms(sampling), versions=self._versions)
+        self._required = replace(required or Requirements(sampling), versions=self._versions)
         self._queue = RequestQueue(request_at, steps=steps, sampling=sampling, limits=limits)
         self._changed = threading.Condition()
         self._closed = False
@@ -221,7 +221,7 @@ class Collector(AbstractContextManager["Collector"]):
                 else:
                     groups = self._engine.generate(command.prompts, self._sampling, command.seed)
                     command.check(groups)
-                    flawed = flaws(groups, self._terms)
+                    flawed = flaws(groups, self._required)
             except BaseException as caught:  # Not handled here: the trainer's thread raises it.
                 error = caught
             with self._changed:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ogrpo.protocol import FloatArray, Group, IntArray, Sampling, derived_seed
-from ogrpo.rollout.check import Flaw, Orders
+from ogrpo.rollout.check import Duplicates, Flaw
 from ogrpo.system.files import describe
 
 
@@ -171,7 +171,7 @@ class _Batch:
     request: Request
     rewarded: dict[int, Rewarded] = field(default_factory=dict)
     drawn: int = 0
-    orders: Orders = field(default_factory=Orders)
+    duplicates: Duplicates = field(default_factory=Duplicates)
 
 
 class RequestQueue:
@@ -268,7 +268,7 @@ class RequestQueue:
         drawn = dict(zip(call.places, groups, strict=True))
         refused = {call.places[n]: flaw for n, flaw in flaws.items()}
         whole = {place: group for place, group in drawn.items() if place not in refused}
-        refused |= batch.orders.repeated(whole, greedy=self._sampling.greedy)
+        refused |= batch.duplicates.repeated(whole, greedy=self._sampling.greedy)
         fit = {place: group for place, group in whole.items() if place not in refused}
         if fit:
             batch.drawn += len(fit)

@@ -258,8 +258,8 @@ def check_sampling(able: Capabilities, sampling: Sampling, longest_prompt: int) 
         Refused: a temperature other than 1, or tokens left out, with raw log-probs, or more tokens
             than the server takes.
     """
-    drawn = not sampling.greedy
-    if drawn and (sampling.temperature != 1 or sampling.cuts) and able.log_probs != "processed":
+    altered = not sampling.greedy and (sampling.temperature != 1 or sampling.truncates)
+    if altered and able.log_probs != "processed":
         raise Refused(
             f"temperature is {sampling.temperature}, min_p {sampling.min_p}, top_k {sampling.top_k}"
             f" and top_p {sampling.top_p}, but {able.url} reports log-probs of temperature 1 over "

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ogrpo.protocol import Group, IntArray, Sampling, derived_seed
-from ogrpo.rollout.check import REFUSED, Orders, Terms, flaws
+from ogrpo.rollout.check import REFUSED, Duplicates, Requirements, flaws
 from ogrpo.rollout.vllm import wire
 from ogrpo.rollout.vllm.capabilities import Capabilities
 from ogrpo.rollout.vllm.errors import (
@@ -165,13 +165,13 @@ class Fleet:
             RolloutError: samples were discarded, or a request failed, too often or for too long.
         """
         done: dict[int, Group] = {}
-        orders, failed, patience = Orders(), 0, Patience(self._options.patience)
+        duplicates, failed, patience = Duplicates(), 0, Patience(self._options.patience)
         while missing := [n for n in range(len(prompts)) if n not in done]:
             alone = any(one.native or one.seeds for one in self.capabilities)
             size = 1 if alone else PROMPTS_PER_REQUEST
             cuts = [missing[start : start + size] for start in range(0, len(missing), size)]
             chunks = [_Chunk(cut, [prompts[n] for n in cut], sampling, seed) for cut in cuts]
-            drawn = await _gather([self._draw(chunk, orders) for chunk in chunks])
+            drawn = await _gather([self._draw(chunk, duplicates) for chunk in chunks])
             sources = list(dict.fromkeys((server, lineage) for server, lineage, _ in drawn))
             answers = await _gather([server.confirm(lineage) for server, lineage in sources])
             verdicts: dict[Any, Verdict] = dict(zip(sources, answers, strict=True))
@@ -195,7 +195,7 @@ class Fleet:
                 )
         return [done[n] for n in range(len(prompts))]
 
-    async def _draw(self, chunk: _Chunk, orders: Orders) -> tuple[Server, int, list[Group]]:
+    async def _draw(self, chunk: _Chunk, duplicates: Duplicates) -> tuple[Server, int, list[Group]]:
         """Has a chunk drawn, tried until an answer can be used.
 
         Answers that say no are counted, no answer at all takes patience, too.
@@ -214,7 +214,9 @@ class Fleet:
                 seen = server.observed
                 assert seen.proven is not None
                 try:
-                    groups = await self._request(server, seen.proven, chunk, len(refused), orders)
+                    groups = await self._request(
+                        server, seen.proven, chunk, len(refused), duplicates
+                    )
                 except Unavailable as failure:
                     last = str(failure)
                     if failure.status is None or failure.status in BUSY:
@@ -262,7 +264,7 @@ class Fleet:
         return reason
 
     async def _request(
-        self, server: Server, target: Target, chunk: _Chunk, refusals: int, orders: Orders
+        self, server: Server, target: Target, chunk: _Chunk, refusals: int, duplicates: Duplicates
     ) -> list[Group]:
         """Returns what a server answers, if it is what was ordered.
 
@@ -295,9 +297,9 @@ class Fleet:
         # A push waits for what is in flight, or may change the weights under it for newer ones.
         stays, since = self._in_flight == "wait", target.version
         versions = {since} if stays else {version for version in self.versions if version >= since}
-        terms = Terms(sampling, expected.vocab_size, expected.eos_id, versions)
+        required = Requirements(sampling, expected.vocab_size, expected.eos_id, versions)
         placed = dict(zip(chunk.places, groups, strict=True))
-        flawed = flaws(groups, terms) or orders.repeated(placed, greedy=sampling.greedy)
+        flawed = flaws(groups, required) or duplicates.repeated(placed, greedy=sampling.greedy)
         for flaw in flawed.values():
             raise Flawed(flaw)
         return groups
