@@ -73,7 +73,7 @@ def load_release(folder):
 def load_manifest(folder):
     raw = (folder / "manifest.json").read_bytes()
     digest = hashlib.sha256(raw).hexdigest()
-    place = releases.Workplace()
+    place = releases.WorkerState()
     try:
         releases.obtain(place, path=str(folder), manifest_sha256=digest)
     finally:

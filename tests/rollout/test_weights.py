@@ -115,7 +115,7 @@ class Model:
     """A live model of which each release replaces all; it fails on those that are named."""
 
     def __init__(self, share):
-        self.share, self.place = share, releases.Workplace()
+        self.share, self.state = share, releases.WorkerState()
         self.live, self.broken = None, set()
 
     def install(self, release):
@@ -128,7 +128,7 @@ class Model:
         shapes = {name: list(array.shape) for name, array in policy(rows=400).items()}
         served = releases.Served(lambda: shapes, "float32", self.install)
         ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
-        releases.update(self.place, served, **{**ticket, **changes})
+        releases.update(self.state, served, **{**ticket, **changes})
 
     def stage(self, release):
         url = f"{self.share.url}/{release.folder.name}"
@@ -139,7 +139,7 @@ class Model:
         self.update(release, install=True)
 
     def pulled(self):
-        return sorted(file for file in self.place.scratch.iterdir() if file.name != "lock")
+        return sorted(file for file in self.state.scratch.iterdir() if file.name != "lock")
 
 
 def test_a_release_is_staged_and_then_installed_and_leaves_one_file(tmp_path, share):
@@ -150,13 +150,13 @@ def test_a_release_is_staged_and_then_installed_and_leaves_one_file(tmp_path, sh
     assert same(model.live, first)
     model.stage(two)
     assert same(model.live, first)
-    assert (model.place.where()["version"], model.place.last["code"]) == (1, "staged")
+    assert (model.state.status()["version"], model.state.last["code"]) == (1, "staged")
     model.stage(two)  # another trainer, or the same one again
     model.update(two, install=True)
     assert same(model.live, second)
     note = {"manifest_sha256": two.manifest_sha256, "code": "installed", "error": ""}
-    assert model.place.where() == {
-        "instance": model.place.instance,
+    assert model.state.status() == {
+        "instance": model.state.instance,
         "version": 2,
         "sha256": two.sha256,
         "update": {**note, "pulled": two.bytes},
@@ -174,12 +174,12 @@ def test_what_is_refused_leaves_the_live_model_and_no_file(tmp_path, share, monk
         model.update(small, install=True)
     with pytest.raises(releases.Refusal, match="version is '1'"):
         model.update(small, version="1")
-    assert model.place.last["code"] == "refused"
-    assert model.place.where()["version"] == 2
+    assert model.state.last["code"] == "refused"
+    assert model.state.status()["version"] == 2
     monkeypatch.setattr(releases, "check", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.stage(whole)
-    assert model.place.last is None
+    assert model.state.last is None
     assert same(model.live, policy(1, rows=400))
     assert len(model.pulled()) == 1
 
@@ -190,20 +190,20 @@ def test_a_half_loaded_model_has_no_version(tmp_path, share):
     model.broken = {1, 2}
     with pytest.raises(releases.Refusal, match="could not load it: RuntimeError: no memory"):
         model.push(one)  # nothing was there before it
-    assert (model.place.where()["version"], model.place.last["code"]) == (-1, "broken")
+    assert (model.state.status()["version"], model.state.last["code"]) == (-1, "broken")
     model.broken = {2}
     model.push(one)
     with pytest.raises(releases.Refusal, match="no memory"):
         model.push(two)
-    assert (model.place.where()["version"], model.place.last["code"]) == (1, "restored")
+    assert (model.state.status()["version"], model.state.last["code"]) == (1, "restored")
     assert same(model.live, policy(0, rows=400))
     model.broken = {1, 2}
     with pytest.raises(releases.Refusal, match="nor the release before again"):
         model.push(two)
     assert model.live == "half"
-    assert model.place.where() | {"version": -1, "sha256": ""} == model.place.where()
+    assert model.state.status() | {"version": -1, "sha256": ""} == model.state.status()
     model.push(three)
-    assert (model.place.where()["version"], len(model.pulled())) == (3, 1)
+    assert (model.state.status()["version"], len(model.pulled())) == (3, 1)
     assert same(model.live, policy(2, rows=400))
 
 
@@ -225,7 +225,7 @@ def test_a_pull_needs_the_token_the_announced_manifest_and_a_place_that_may_be_r
     ticket = {"token": share.token, "manifest_sha256": one.manifest_sha256}
     source = {"url": f"{share.url}/{one.folder.name}", **ticket, **changed}
     with pytest.raises(releases.Refusal, match=message) as refusal:
-        releases.obtain(releases.Workplace(), **source)
+        releases.obtain(releases.WorkerState(), **source)
     assert refusal.value.code == code
 
 
@@ -284,7 +284,7 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, size):
     (tmp_path / "manifest.json").write_bytes(raw)
     digest = hashlib.sha256(raw).hexdigest()
     with pytest.raises(releases.Refusal, match=r"manifest\.json is none of a release") as refusal:
-        releases.obtain(releases.Workplace(), path=str(tmp_path), manifest_sha256=digest)
+        releases.obtain(releases.WorkerState(), path=str(tmp_path), manifest_sha256=digest)
     assert refusal.value.code == "garbage"
 
 
@@ -315,13 +315,13 @@ def test_a_pull_that_does_not_come_whole_is_tried_again(monkeypatch, status, sen
 
     monkeypatch.setattr(releases, "LIMIT_SECONDS", 0.1)
     with serving(respond) as url:
-        remote, place = releases.Remote(url, None), releases.Workplace()
+        remote, state = releases.Remote(url, None), releases.WorkerState()
         with pytest.raises(releases.Refusal, match=message) as manifest:
             remote.read("manifest.json")
         with pytest.raises(releases.Refusal, match=message) as model:
-            remote.fetch("model.safetensors", 400, place)
+            remote.fetch("model.safetensors", 400, state)
         assert manifest.value.code == model.value.code == "unreachable"
-        assert [file.name for file in place.scratch.iterdir()] == ["lock"]
+        assert [file.name for file in state.scratch.iterdir()] == ["lock"]
 
 
 def test_the_extension_shares_no_name_with_a_worker(monkeypatch):

@@ -193,21 +193,21 @@ def certify_period(
             for batch, version, other in rounds:
                 more, costs = _gains_of(batch, version, other, state, parts, share=SHARE)
                 gains, prices = [*gains, *more], [*prices, *costs]
-    state = replace(state, gaps=(*state.gaps, *gains))
-    if not ends or not state.gaps:
+    state = replace(state, gains=(*state.gains, *gains))
+    if not ends or not state.gains:
         return state, NOT_CERTIFIED
-    verdict = certify(np.array(state.gaps), terms.delta)
+    verdict = certify(np.array(state.gains), terms.delta)
     period = (state.step - state.server_version) * groups.rewards.size
     certified = state.certificate
     if float(verdict.bound) > 0 and not terms.pairs:  # what is kept is proved of ratios
         held = ("", state.server) if ahead else (state.server, state.train.params)
         digests = (content_hash(params) if params else "" for params in held)
-        certified = Certified(state.step, float(verdict.bound), terms.delta, state.gaps, *digests)
-    return replace(state, gaps=(), certificate=certified), {
+        certified = Certified(state.step, float(verdict.bound), terms.delta, state.gains, *digests)
+    return replace(state, gains=(), certificate=certified), {
         "certificate/bound": float(verdict.bound),
         "certificate/mean": float(verdict.mean),
         "certificate/evidence": float(verdict.evidence),
-        "certificate/completions": len(state.gaps) * (2 if terms.pairs else 1),
+        "certificate/completions": len(state.gains) * (2 if terms.pairs else 1),
         "certificate/price": drawn / period,
         "certificate/unit_center": float(np.mean(prices)) if prices else None,
     }

@@ -73,7 +73,7 @@ class LoopState:
     """Groups that updates were taken on, each counted once an update."""
     rollout_flops: int = 0
     update_flops: int = 0
-    gaps: tuple[float, ...] = ()
+    gains: tuple[float, ...] = ()
     """Gains of the server period's certificate so far, one value a completion."""
     baseline: RunningMean = NOTHING_SEEN
     """The mean reward of the steps before, where the method reads it."""
@@ -107,12 +107,13 @@ class LoopState:
     def progress(self) -> dict[str, Any]:
         """Returns a checkpoint's counters, and the buffer's description beside its files."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        return {**counters, "shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+        described = {"shapes": sorted(self.shapes), "buffer": self.buffer.state()}
+        return {**counters, "gaps": self.gains, **described}
 
 
 COUNTERS = (
     *("step", "server_version", "previous_version", "completions", "tokens", "uses"),
-    *("rollout_flops", "update_flops", "gaps", "clip_scale", "used_up", "baseline"),
+    *("rollout_flops", "update_flops", "clip_scale", "used_up", "baseline"),
     *("frozen_hash", "skipped", "skipped_in_a_row", "unevaluated"),
 )
 
@@ -145,12 +146,12 @@ def resume(
       frozen: the parameters that no checkpoint holds; `check_frozen` compares them.
     """
     counters = {name: progress[name] for name in COUNTERS}
-    counters["gaps"] = tuple(counters["gaps"])
     counters["baseline"] = RunningMean(*counters["baseline"])
     policies = {"reference": None, **arrays, "train": replace(arrays["train"], frozen=frozen)}
     return LoopState(
         **policies,
         **counters,
+        gains=tuple(progress["gaps"]),
         shapes=frozenset(Shape(*sizes) for sizes in progress["shapes"]),
         buffer=parts.make_buffer(progress["buffer"]),
     )

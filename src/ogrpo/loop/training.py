@@ -134,7 +134,7 @@ def synchronise(state: LoopState, parts: Parts, collector: Collector) -> LoopSta
             state = replace(state, reference=now)
         if renews:
             versions = {"previous_version": state.server_version, "server_version": state.step}
-            state = replace(state, server=now, **versions, gaps=(), used_up=False)
+            state = replace(state, server=now, **versions, gains=(), used_up=False)
     if collector.version != state.server_version:
         collector.publish(state.train.whole(state.server), state.server_version)
     return state

@@ -118,7 +118,7 @@ class Service:
     model: ServedModel
     params: Any
     name: str = "policy"
-    place: releases.Workplace = field(default_factory=releases.Workplace)
+    worker: releases.WorkerState = field(default_factory=releases.WorkerState)
     paused: bool = False
     updating: bool = False
     generated: int = 0
@@ -137,7 +137,7 @@ class Service:
     def describe(self) -> Json:
         """Answers as the vLLM worker extension's `ogrpo_describe` does."""
         return {
-            **self.place.where(),
+            **self.worker.status(),
             "protocol": releases.PROTOCOL,
             "transfer": "ogrpo",
             "dtype": self.model.dtype,
@@ -173,7 +173,7 @@ class Service:
         self._require(ticket.keys() <= {"version", "manifest_sha256", "install"} | SOURCE)
         try:
             served = releases.Served(lambda: self.model.shapes, self.model.dtype, self._install)
-            releases.update(self.place, served, **arguments)
+            releases.update(self.worker, served, **arguments)
         except releases.Refusal as refusal:
             raise BadRequest(FAILED, 500) from refusal
         self.updating = True

@@ -94,7 +94,7 @@ class Checked:
     pulled: int
 
 
-class Workplace:
+class WorkerState:
     """The memory of a server between two updates.
 
     Attributes:
@@ -113,7 +113,7 @@ class Workplace:
         self._held = Scratch("ogrpo-sync-")
         self.scratch = self._held.folder
 
-    def where(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Returns the version in use and how the last update ended, for an answer."""
         live = self.live
         version, sha256 = (-1, "") if live is None else (live.version, live.sha256)
@@ -167,7 +167,7 @@ class Folder:
         except OSError as error:
             raise Refusal("unreachable", f"{self.folder / name}: {error.strerror}") from error
 
-    def fetch(self, name: str, size: int, place: Workplace) -> Path:  # noqa: ARG002
+    def fetch(self, name: str, size: int, state: WorkerState) -> Path:  # noqa: ARG002
         """Returns where the file can be read: it stays where it is."""
         return self.folder / name
 
@@ -205,10 +205,10 @@ class Remote:
         with self._opened(name) as reply:
             return b"".join(_pieces(reply, MOST_MANIFEST))
 
-    def fetch(self, name: str, size: int, place: Workplace) -> Path:
+    def fetch(self, name: str, size: int, state: WorkerState) -> Path:
         """Pulls a file into this server's scratch folder, and no more than its size."""
         with self._opened(name) as reply:  # one byte more shows in the digest
-            return place.write(name, _pieces(reply, size + 1))
+            return state.write(name, _pieces(reply, size + 1))
 
 
 def _pieces(reply: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
@@ -226,7 +226,7 @@ def _pieces(reply: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
 
 
 def obtain(
-    place: Workplace,
+    state: WorkerState,
     *,
     manifest_sha256: str,
     path: str | None = None,
@@ -254,14 +254,14 @@ def obtain(
             raise ValueError(f"{manifest!r:.80} has no text 'sha256'")
     except ValueError as error:
         raise Refusal("garbage", f"{MANIFEST} is none of a release: {error}") from error
-    file = release.fetch(MODEL, size, place)
+    file = release.fetch(MODEL, size, state)
     try:
         with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise Refusal("unreachable", f"{file}: {error.strerror}") from error
     if digest != sha256:
-        place.discard(file)
+        state.discard(file)
         raise Refusal("digest", f"{file.name} has sha256 {digest[:12]}, not {sha256[:12]}")
     return file, manifest, 0 if isinstance(release, Folder) else size
 
@@ -364,7 +364,7 @@ class Served:
 
 
 def update(
-    place: Workplace,
+    state: WorkerState,
     served: Served,
     *,
     version: int,
@@ -375,10 +375,10 @@ def update(
     """Carries out one of the two updates that bring a release: staged first, then installed.
 
     A server has many workers. All of them have staged a release, which touches nothing that is
-    live, before the first is told to install it. How it ended is noted for `Workplace.where`.
+    live, before the first is told to install it. How it ended is noted for `WorkerState.status`.
 
     Args:
-        place: this worker's.
+        state: this worker's.
         served: the live model.
         version: the release's.
         manifest_sha256: says which release is meant.
@@ -389,59 +389,59 @@ def update(
         Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
     """
     note = {"manifest_sha256": manifest_sha256, "error": "", "pulled": 0}
-    place.last = None  # an error that is no Refusal must not be taken for the one before
+    state.last = None  # an error that is no Refusal must not be taken for the one before
     try:
         if install:
-            release = _install(place, served, manifest_sha256)
+            release = _install(state, served, manifest_sha256)
         else:
-            release = _stage(place, served, version, manifest_sha256, source)
+            release = _stage(state, served, version, manifest_sha256, source)
     except Refusal as refusal:
-        place.last = {**note, "code": refusal.code, "error": str(refusal)}
+        state.last = {**note, "code": refusal.code, "error": str(refusal)}
         raise
-    place.last = {**note, "code": "installed" if install else "staged", "pulled": release.pulled}
+    state.last = {**note, "code": "installed" if install else "staged", "pulled": release.pulled}
 
 
 def _stage(
-    place: Workplace, served: Served, version: int, digest: str, source: Mapping[str, Any]
+    state: WorkerState, served: Served, version: int, digest: str, source: Mapping[str, Any]
 ) -> Checked:
     if type(version) is not int or not isinstance(digest, str):
         text = f"version is {version!r:.60}, manifest_sha256 {digest!r:.60}"
         raise Refusal("refused", f"{text}: give a whole number and a text")
-    place.stage(None)
-    file, manifest, pulled = obtain(place, manifest_sha256=digest, **source)
+    state.stage(None)
+    file, manifest, pulled = obtain(state, manifest_sha256=digest, **source)
     try:
         check(file, served.shapes_fn(), served.dtype)
     except BaseException:
-        place.discard(file)
+        state.discard(file)
         raise
     release = Checked(file, version, manifest["sha256"], digest, pulled)
-    place.stage(release)
+    state.stage(release)
     return release
 
 
-def _install(place: Workplace, served: Served, digest: str) -> Checked:
+def _install(state: WorkerState, served: Served, digest: str) -> Checked:
     """Installs the staged release; where the engine fails halfway, the one before again."""
-    release, before = place.staged, place.live
+    release, before = state.staged, state.live
     if release is None or release.manifest_sha256 != digest:
         raise Refusal("refused", f"the release {digest!r:.14} is not staged here: send it first")
     # Whatever happens from here on, what is live is not the version before.
-    place.live = None
+    state.live = None
     try:
         served.install_fn(release)
     except Exception as error:  # whatever the engine raised, the model may be half loaded
         message = f"the engine could not load it: {type(error).__name__}: {error}"
-        place.stage(None)
+        state.stage(None)
         if before is None or not before.file.is_file():
             raise Refusal("broken", message) from error
         try:
             served.install_fn(before)
         except Exception as second:
-            place.discard(before.file)
+            state.discard(before.file)
             again = f"{message}; nor the release before again: {second}"
             raise Refusal("broken", again) from error
-        place.live = before
+        state.live = before
         raise Refusal("restored", message) from error
-    place.live, place.staged = release, None
+    state.live, state.staged = release, None
     if before is not None:
-        place.discard(before.file)
+        state.discard(before.file)
     return release

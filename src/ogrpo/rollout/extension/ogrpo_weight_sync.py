@@ -36,7 +36,7 @@ class WeightSync:
         model, transfer = config.model_config, config.weight_transfer_config
         scheduler = config.scheduler_config
         return {
-            **place_of(self).where(),
+            **state_of(self).status(),
             "protocol": releases.PROTOCOL,
             "transfer": None if transfer is None else str(transfer.backend),
             "dtype": _dtype(self),
@@ -46,13 +46,13 @@ class WeightSync:
         }
 
 
-def place_of(worker: Any) -> Any:
+def state_of(worker: Any) -> Any:
     """Returns what a worker remembers between two updates."""
-    if not hasattr(worker, "ogrpo_place"):
-        worker.ogrpo_place = releases.Workplace()
+    if not hasattr(worker, "ogrpo_state"):
+        worker.ogrpo_state = releases.WorkerState()
         # Asked once: a reload by vLLM itself changes the path that is recorded as the model's.
         worker.ogrpo_first_folder = worker.vllm_config.model_config.model
-    return worker.ogrpo_place
+    return worker.ogrpo_state
 
 
 def update(worker: Any, **ticket: Any) -> None:
@@ -62,7 +62,7 @@ def update(worker: Any, **ticket: Any) -> None:
         dtype=_dtype(worker),
         install_fn=lambda release: _install(worker, release.file),
     )
-    releases.update(place_of(worker), served, **ticket)
+    releases.update(state_of(worker), served, **ticket)
 
 
 def _dtype(worker: Any) -> str:
