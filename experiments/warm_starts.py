@@ -37,9 +37,9 @@ SHIPPED: dict[str, TrainConfig] = {
 
 def recipe_of(prepared: Prepared) -> str:
     """Returns the digest by which the manifest names a run's warm start."""
-    decoder, lessons = prepared.decoder, prepared.lessons
-    assert lessons is not None
-    return digest(warm_start_recipe(prepared.config, decoder, prepared.tokenizer, lessons))
+    decoder, demos = prepared.decoder, prepared.demos
+    assert demos is not None
+    return digest(warm_start_recipe(prepared.config, decoder, prepared.tokenizer, demos))
 
 
 def main(names: list[str]) -> None:

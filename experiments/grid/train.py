@@ -30,7 +30,7 @@ from ogrpo.setup.build import find_devices, make_parts, make_spec
 from ogrpo.setup.cache import cache_path, keep_compiled_programs
 from ogrpo.setup.devices import Devices, open_mesh
 from ogrpo.setup.find_task import find_task, is_generated
-from ogrpo.setup.imitation import Lessons, warm_start_seed
+from ogrpo.setup.imitation import Demonstrations, warm_start_seed
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared, prepare
 from ogrpo.setup.servers import connect
@@ -54,7 +54,7 @@ class CompileClock:
 
 
 class Bench:
-    """Programs, problems and lessons that one process keeps from cell to cell."""
+    """Programs, problems and demonstrations that one process keeps from cell to cell."""
 
     def __init__(self, run_dir: Path, console: Console) -> None:
         keep_compiled_programs()
@@ -63,7 +63,7 @@ class Bench:
         self._programs: OrderedDict[str, tuple[Devices, Parts]] = OrderedDict()
         """Parts that are compiled once for all cells of the same shapes, and where they lie."""
         self._prepared: dict[str, Prepared] = {}
-        self._lessons: dict[int, Lessons | None] = {}
+        self._demos: dict[int, Demonstrations | None] = {}
 
     def close(self) -> None:
         """Ends the processes of the rewards."""
@@ -76,7 +76,7 @@ class Bench:
         name = canonical(plain_config(replace(_without_method(config), logs=config.logs)))
         if name not in self._prepared:
             self.close()
-            self._lessons.clear()
+            self._demos.clear()
             optimizer = replace(config.optimizer, learning_rate=None)  # each cell has its own
             self._prepared[name] = prepare(replace(config, optimizer=optimizer))
         known = self._prepared[name]
@@ -88,13 +88,13 @@ class Bench:
             rollout=replace(config.rollout, max_tokens=settled.rollout.max_tokens),
             optimizer=replace(config.optimizer, learning_rate=rate),
         )
-        lessons = known.lessons
-        if lessons is not None and is_generated(config):  # a teacher's slips depend on the seed
-            if config.seed not in self._lessons:
-                self._lessons[config.seed] = find_task(config).lessons
-            lessons = self._lessons[config.seed]
+        demos = known.demos
+        if demos is not None and is_generated(config):  # a teacher's slips depend on the seed
+            if config.seed not in self._demos:
+                self._demos[config.seed] = find_task(config).demos
+            demos = self._demos[config.seed]
         logged = known.logged and replace(known.logged, config=config)
-        return replace(known, config=config, lessons=lessons, logged=logged)
+        return replace(known, config=config, demos=demos, logged=logged)
 
     @contextmanager
     def parts(self, config: TrainConfig) -> Iterator[tuple[TrainConfig, Parts, Any]]:

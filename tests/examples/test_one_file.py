@@ -60,9 +60,9 @@ def test_its_problems_are_the_librarys(example, prepared):
     assert prompts(example.HELDOUT[:TESTED]) == [ids.tolist() for ids in prepared.prompts.heldout]
     golds = [problem.columns["answer"] for problem in prepared.heldout]
     assert [answer for _, answer in example.HELDOUT[:TESTED]] == golds
-    lessons = prepared.lessons.groups(prepared.tokenizer)
-    assert prompts(example.LESSONS) == [group.prompt_ids.tolist() for group in lessons]
-    answers = [[*group.completions[n].token_ids] for group in lessons[:99] for n in range(4)]
+    demos = prepared.demos.groups(prepared.tokenizer)
+    assert prompts(example.LESSONS) == [group.prompt_ids.tolist() for group in demos]
+    answers = [[*group.completions[n].token_ids] for group in demos[:99] for n in range(4)]
     texts = [text for _, *texts in example.LESSONS[:99] for text in texts]
     ids, mask = example.encode(texts, example.T, end=[example.EOS])
     assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == answers

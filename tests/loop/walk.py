@@ -89,8 +89,8 @@ def stages(config: TrainConfig) -> Iterator[Stage]:
     check(config)
     with closing(prepare(config)) as prepared:
         config, prompts = prepared.config, prepared.prompts
-        lessons = prepared.lessons.groups(prepared.tokenizer) if prepared.lessons else ()
-        imitated = (c.token_ids for group in lessons for c in group.completions)
+        demos = prepared.demos.groups(prepared.tokenizer) if prepared.demos else ()
+        imitated = (c.token_ids for group in demos for c in group.completions)
         yield (*map(np.asarray, (*prompts.train, *prompts.heldout, *imitated)),)
         decoder, params = make_model(prepared, Console(quiet=True))
         yield (*map(np.asarray, jax.tree.leaves(params)),)

@@ -21,7 +21,7 @@ from ogrpo.learner import state
 from ogrpo.policy import decoder, init_params
 from ogrpo.setup import imitation
 from ogrpo.setup.find_task import check_sources, find_task
-from ogrpo.setup.imitation import demonstration, fitting_lessons, make_imitate, warm_start
+from ogrpo.setup.imitation import demonstration, fitting_demos, make_imitate, warm_start
 from ogrpo.setup.model import make_model, save_model, tiny_decoder
 from ogrpo.setup.prepare import make_tokenizer, prepare
 from ogrpo.setup.presets import main_study
@@ -92,7 +92,7 @@ def test_without_it_nothing_is_imitated_and_nothing_is_left_out(config):
     plain = dataclasses.replace(config, warm_start=WarmStart())
     for model in (config.model, Model(random="tiny")):
         with closing(prepare(dataclasses.replace(plain, model=model))) as prepared:
-            assert prepared.lessons is None
+            assert prepared.demos is None
     with pytest.raises(ValueError, match=r"warm-start\.steps is 6, .*warm-start\.solutions is not"):
         check_sources(with_options(config, {"warm_start.solutions": False}), None)
     with pytest.raises(ValueError, match=r"warm-start\.solutions is True"):
@@ -110,19 +110,19 @@ CONFIG = main_study(rollout=Rollout(max_tokens=4))
 SHORT, LONG = np.arange(3, dtype=np.int32), np.arange(9, dtype=np.int32)
 
 
-def lessons(*answers):
+def demos(*answers):
     return [demonstration(SHORT, [answer, SHORT]) for answer in answers]
 
 
 def test_long_demonstrations_are_left_out_and_counted_and_without_others_refused():
     console = Console(record=True, file=io.StringIO(), width=200)
-    assert len(fitting_lessons(CONFIG, lessons(SHORT), console)) == 1
+    assert len(fitting_demos(CONFIG, demos(SHORT), console)) == 1
     assert console.export_text() == ""
-    assert len(fitting_lessons(CONFIG, lessons(SHORT, LONG, LONG), console)) == 1
+    assert len(fitting_demos(CONFIG, demos(SHORT, LONG, LONG), console)) == 1
     assert "2 demonstrations longer than 4 tokens, not imitated" in console.export_text()
     remedy = r"at most rollout\.max-tokens = 4 .* larger --rollout\.max"
     with pytest.raises(ValueError, match=remedy):
-        fitting_lessons(CONFIG, lessons(LONG), console)
+        fitting_demos(CONFIG, demos(LONG), console)
 
 
 def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
@@ -134,7 +134,7 @@ def test_a_cached_warm_start_is_of_the_code_that_made_it(monkeypatch, tmp_path):
     assert {decoder.__file__, state.__file__, imitation.__file__} <= {str(s) for s in sources}
 
     def folder():
-        recipe = imitation.warm_start_recipe(config, shape, tokenizer, located.lessons)
+        recipe = imitation.warm_start_recipe(config, shape, tokenizer, located.demos)
         return imitation._cache_folder(recipe)
 
     same = folder()

@@ -28,14 +28,14 @@ def questions(examples):
 def shown(prepared):
     """Returns the careless teacher's demonstrations as text."""
     tokenizer = word_level(arithmetic.vocabulary())
-    return [tokenizer.decode(group.prompt_ids) for group in prepared.lessons.groups(tokenizer)]
+    return [tokenizer.decode(group.prompt_ids) for group in prepared.demos.groups(tokenizer)]
 
 
 def sets_of(config):
     """Every set of prompts, held-out ones as large as they can be."""
     tuning, reported = (find_task(held_out(config, s)) for s in ("validation", "test"))
     assert questions(tuning.task.train) == questions(reported.task.train)
-    assert tuning.lessons.key == reported.lessons.key
+    assert tuning.demos.key == reported.demos.key
     parts = (tuning.task.train, tuning.task.heldout, reported.task.heldout)
     train, validation, test = (questions(part) for part in parts)
     return [train, shown(tuning), validation, test]

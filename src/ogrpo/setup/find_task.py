@@ -17,7 +17,7 @@ from ogrpo.protocol import IntArray
 from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards, load_reward
-from ogrpo.setup.imitation import Lessons, careless_teacher, chain_teacher
+from ogrpo.setup.imitation import Demonstrations, careless_teacher, chain_teacher
 from ogrpo.system.values import INERT, Table, check_conditions, require
 from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.official import fill, solved_example
@@ -48,10 +48,10 @@ CHAIN_LENGTHS = TaskLengths(prompt=32, completion=28)
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """A task with the lessons and lengths that its reader knows."""
+    """A task with the demonstrations and lengths that its reader knows."""
 
     task: Task
-    lessons: Lessons | None = None
+    demos: Demonstrations | None = None
     lengths: TaskLengths | None = None
     shape_fn: Callable[[int], DecoderConfig] = tiny
     """From the size of a vocabulary to the shape of a decoder that is made here."""
@@ -196,7 +196,7 @@ def takes(task: str, option: str) -> bool:
 
 
 def generated_task(config: TrainConfig) -> LoadedTask:
-    """Makes the main study's problems, and the lessons of the teacher that a decoder imitates.
+    """Makes the main study's problems, and demonstrations of the teacher that a decoder imitates.
 
     Those of the test come of `data.seed`, so that runs are judged on the same; those of validation
     follow the first `data.train` + `warm_start.problems`, and are others where these are.
@@ -210,21 +210,21 @@ def generated_task(config: TrainConfig) -> LoadedTask:
         others = {problem.question for part in made for problem in part}
         seed = stream_seed(data.seed, "test", 0)
         heldout = arithmetic.generate(MOST_HELDOUT, seed, apart_from=others)
-    train, lessons = made.train[: data.train], made.train[data.train :]
+    train, imitated = made.train[: data.train], made.train[data.train :]
     task = Task(
         name=GENERATED,
         train=_examples(train[: data.limit]),
         heldout=_examples(heldout),
         rewards=rewards_of(config),
     )
-    teacher = careless_teacher(config, lessons)
+    teacher = careless_teacher(config, imitated)
     return LoadedTask(with_prompts(config, task), teacher, GENERATED_LENGTHS)
 
 
 def chain_task(config: TrainConfig) -> LoadedTask:
-    """Makes chains of steps, of a kind each, and the lessons of their teacher.
+    """Makes chains of steps, of a kind each, and the demonstrations of their teacher.
 
-    Validation, test, training and lessons come from streams of `data.seed` of their own.
+    Validation, test, training and demonstrations come from streams of `data.seed` of their own.
     """
     data = config.data
     seeds = {name: stream_seed(data.seed, name, 0) for name in ("validation", "test", "lessons")}
@@ -234,8 +234,8 @@ def chain_task(config: TrainConfig) -> LoadedTask:
     task = Task(
         name=CHAINS, train=_examples(train), heldout=_examples(heldout), rewards=rewards_of(config)
     )
-    lessons = chain_teacher(config, seeds["lessons"])
-    return LoadedTask(with_prompts(config, task), lessons, CHAIN_LENGTHS, small)
+    demos = chain_teacher(config, seeds["lessons"])
+    return LoadedTask(with_prompts(config, task), demos, CHAIN_LENGTHS, small)
 
 
 def _examples(problems: Sequence[Problem]) -> list[Example]:

@@ -56,7 +56,7 @@ MOST_VALIDATED = 64
 
 
 @dataclass(frozen=True)
-class Lessons:
+class Demonstrations:
     """Demonstrations, made when they are needed."""
 
     groups: Callable[[TextTokenizer], list[Group]]
@@ -66,7 +66,7 @@ class Lessons:
     left_out: Sequence[tuple[str, int]] = ()
 
 
-def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Lessons:
+def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Demonstrations:
     """Returns answers of a teacher who makes slips, to problems that are not trained on."""
     warm = config.warm_start
     problems = problems[: warm.problems]
@@ -76,10 +76,10 @@ def careless_teacher(config: TrainConfig, problems: Sequence[WordProblem]) -> Le
         return _shown(config, tokenizer, problems, show)
 
     text = "".join(f"{problem.question}\n{problem.answer}\n" for problem in problems)
-    return Lessons(groups, hashlib.sha256(text.encode()).hexdigest())
+    return Demonstrations(groups, hashlib.sha256(text.encode()).hexdigest())
 
 
-def chain_teacher(config: TrainConfig, seed: int) -> Lessons:
+def chain_teacher(config: TrainConfig, seed: int) -> Demonstrations:
     """Returns answers of the teacher of `ogrpo.tasks.chains`, whose problems are made with them."""
 
     def groups(tokenizer: TextTokenizer) -> list[Group]:
@@ -88,7 +88,7 @@ def chain_teacher(config: TrainConfig, seed: int) -> Lessons:
 
     some = chains.generate(64, seed)
     texts = [problem.answer for problem in (*some, *chains.demonstrate(some, seed))]
-    return Lessons(groups, hashlib.sha256("\n".join(texts).encode()).hexdigest())
+    return Demonstrations(groups, hashlib.sha256("\n".join(texts).encode()).hexdigest())
 
 
 def _shown(
@@ -110,7 +110,7 @@ def _shown(
 
 def worked_solutions(
     config: TrainConfig, task: Task, tokenizer: TextTokenizer, train: Encoded
-) -> Lessons | None:
+) -> Demonstrations | None:
     """Returns the task's solutions to its training prompts; None where there are none."""
     column = task.solutions
     if column is None:
@@ -124,7 +124,7 @@ def worked_solutions(
     content = b"".join(ids.tobytes() + b"\n" + answer.tobytes() + b"\n" for ids, answer in fitting)
     lost = len(pairs) - len(fitting)
     label = f"worked solutions longer than {config.longest_completion} tokens, not imitated"
-    return Lessons(
+    return Demonstrations(
         lambda _: [demonstration(ids, [answer]) for ids, answer in fitting],
         hashlib.sha256(content).hexdigest(),
         ((label, lost),) if lost else (),
@@ -141,7 +141,7 @@ def demonstration(prompt: IntArray, answers: Sequence[IntArray]) -> Group:
     return Group(prompt, tuple(completions))
 
 
-def fitting_lessons(config: TrainConfig, groups: list[Group], console: Console) -> list[Group]:
+def fitting_demos(config: TrainConfig, groups: list[Group], console: Console) -> list[Group]:
     """Returns the demonstrations that are as short as completions may be; shows how many are not.
 
     Raises:
@@ -166,7 +166,7 @@ def warm_started(
     config: TrainConfig,
     decoder: DecoderConfig,
     tokenizer: TextTokenizer,
-    lessons: Lessons,
+    demos: Demonstrations,
     dtype: Any,
     console: Console,
     *,
@@ -180,7 +180,7 @@ def warm_started(
       ValueError: no demonstration fits, there are fewer than two, imitation diverged, or the file
         of a warm start that the package comes with is not the one that was shipped.
     """
-    recipe = warm_start_recipe(config, decoder, tokenizer, lessons)
+    recipe = warm_start_recipe(config, decoder, tokenizer, demos)
     folder = _cache_folder(recipe, start)
     if start is None and not config.warm_start.retrain:
         shipped = read_shipped(digest(recipe), dtype)
@@ -191,7 +191,7 @@ def warm_started(
     if cached and (folder / "config.json").is_file():
         console.print(f"warm start read from {folder}", markup=False, soft_wrap=True)
         return load_pretrained(folder, dtype)[1]
-    groups = fitting_lessons(config, lessons.groups(tokenizer), console)
+    groups = fitting_demos(config, demos.groups(tokenizer), console)
     batch = pad_groups(
         groups,
         config.longest_prompt,
@@ -302,7 +302,7 @@ def _imitate_from(
 
 
 def warm_start_recipe(
-    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer, lessons: Lessons
+    config: TrainConfig, decoder: DecoderConfig, tokenizer: TextTokenizer, demos: Demonstrations
 ) -> dict[str, Any]:
     """Returns all that the result depends on but code, versions, machine and weights begun with.
 
@@ -317,7 +317,7 @@ def warm_start_recipe(
         "lengths": [config.longest_prompt, config.longest_completion],
         "prompt": "{question}",
         "vocabulary": sorted(tokenizer.backend.get_vocab().items()),
-        "lessons": lessons.key,
+        "lessons": demos.key,
         "seed": warm_start_seed(config),
         "dtype": config.model.dtype,
     }

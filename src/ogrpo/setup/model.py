@@ -45,12 +45,12 @@ def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
       ValueError: a model of random weights does not fit, or there is nothing to imitate.
     """
     config = prepared.config
-    tokenizer, lessons = prepared.tokenizer, prepared.lessons
+    tokenizer, demos = prepared.tokenizer, prepared.demos
     dtype, random, params = DTYPES[config.model.dtype], config.model.random, None
     if config.model.path is not None:
         decoder, params = load_pretrained(weights_folder(config.model.path), dtype)
         require(
-            lessons is not None or not config.warm_start.solutions,
+            demos is not None or not config.warm_start.solutions,
             f"task {prepared.task.name!r} has no worked solutions to imitate: leave out"
             " --warm-start.solutions",
         )
@@ -62,15 +62,15 @@ def make_model(prepared: Prepared, console: Console) -> tuple[DecoderConfig, Par
     else:
         decoder = prepared.decoder
         require(
-            lessons is not None,
+            demos is not None,
             f"task {prepared.task.name!r} needs a model that can read it: give --model.path a"
             " Hugging Face folder, a column of worked solutions (--data.solution-column) that a"
             " small decoder imitates first, or --model.random tiny to prove the path with random"
             " weights",
         )
     if params is None or config.warm_start.solutions:
-        assert lessons is not None
-        arguments = (config, decoder, tokenizer, lessons, dtype, console)
+        assert demos is not None
+        arguments = (config, decoder, tokenizer, demos, dtype, console)
         params = warm_started(*arguments, start=params)
     kernels = config.kernels
     console.print(f"attention: {attention.describe(kernels.attention, jax.default_backend())}")

@@ -20,7 +20,7 @@ from ogrpo.rewards.pool import RewardPool
 from ogrpo.rewards.reward import Reward, place_of
 from ogrpo.setup.cache import weights_folder
 from ogrpo.setup.find_task import CHAINS, GENERATED, find_task, settle
-from ogrpo.setup.imitation import Lessons, worked_solutions
+from ogrpo.setup.imitation import Demonstrations, worked_solutions
 from ogrpo.setup.logs import RunLog
 from ogrpo.system.files import parse_json
 from ogrpo.system.values import require
@@ -57,7 +57,7 @@ class Prepared:
     """Judges the lines of answers to problems that are made here."""
     decoder: DecoderConfig
     """The shape of a decoder that is made here."""
-    lessons: Lessons | None
+    demos: Demonstrations | None
     """Demonstrations that it imitates first."""
     left_out: Sequence[tuple[str, int]]
     """Labels and counts of examples that are not used."""
@@ -95,9 +95,9 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
             f"there are {len(train.prompts)} training prompts, fewer than a batch of"
             f" schedule.prompts = {config.schedule.prompts}: give more, or smaller batches"
         )
-    lessons = loaded.lessons
-    if lessons is None and config.imitates:
-        lessons = worked_solutions(config, task, tokenizer, train)
+    demos = loaded.demos
+    if demos is None and config.imitates:
+        demos = worked_solutions(config, task, tokenizer, train)
     judges, close = make_judges(config, task, (train.examples, heldout.examples), tokenizer)
     length, few = config.longest_prompt, []
     fitting = Prompts(train.prompts, heldout.prompts, length)
@@ -119,13 +119,13 @@ def prepare(config: TrainConfig, task: Task | None = None) -> Prepared:
         judge_heldout=judges[1],
         judge_steps=partial(judge_steps, train.examples, tokenizer.decode),
         decoder=loaded.shape_fn(tokenizer.padded_vocab_size(16)),
-        lessons=lessons,
+        demos=demos,
         left_out=[
             *task.left_out,
             (f"training prompts longer than {length} tokens, left out", train.too_long),
             (f"held-out prompts longer than {length} tokens, left out", heldout.too_long),
             *few,
-            *(() if lessons is None else lessons.left_out),
+            *(() if demos is None else demos.left_out),
             *(logged.log.counts() if logged is not None and config.begins else ()),
         ],
         logged=logged,
