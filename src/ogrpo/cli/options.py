@@ -230,7 +230,7 @@ def config_of_run(path: Path, preset: str | None) -> TrainConfig:
     return config
 
 
-ACTS: Table = (
+EFFECTIVE_IF: Table = (
     ("reward.flip", lambda _: False, "held-out answers are judged as they are; leave it out"),
     ("data.prompt-length", lambda _: False, "every problem is asked, however long; leave it out"),
     ("data.limit", lambda _: False, "it counts training problems; give --problems"),
@@ -283,7 +283,7 @@ class EvalConfig:
         if 0 < (self.temperature or 0) < 0.01:
             raise ValueError(f"temperature is {self.temperature}: give 0, or at least 0.01")
         check_servers(self.servers, "servers.")
-        check_conditions(self, ACTS, clause=INERT)
+        check_conditions(self, EFFECTIVE_IF, clause=INERT)
 
     @property
     def as_train(self) -> TrainConfig:

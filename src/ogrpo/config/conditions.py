@@ -8,7 +8,7 @@ import re
 
 from ogrpo.system.values import Table
 
-ACTS: Table = (
+EFFECTIVE_IF: Table = (
     ("resume-anyway", lambda c: c.goes_on, "nothing is resumed; give --resume, or leave it out"),
     (
         "model.random",
@@ -116,7 +116,7 @@ ACTS: Table = (
 """When options act; otherwise they change nothing."""
 
 NAMED_BY = ("coordinator", "count", "id")
-FITS: Table = (
+VALID_IF: Table = (
     (
         "optimizer.b2",
         lambda c: c.optimizer.b2 <= 0.995 or c.model.dtype == "float32" or c.lora.rank is not None,

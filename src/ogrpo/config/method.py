@@ -211,7 +211,7 @@ CENTERED = (
 """Methods whose loss of a token depends on pi/mu of that token alone, with one advantage of it."""
 SETS = ADVANTAGES["pass_at_k"], ADVANTAGES["max_at_k"]
 """Advantages of the sets of k that a completion is in, which leave some of the group out."""
-FITS: Table = (
+VALID_IF: Table = (
     (
         "override.centering",
         lambda m: (
@@ -344,7 +344,7 @@ def check(config: TrainConfig) -> None:
                 " weight"
             )
     composed = Composed(config, method, values, method.inputs(values))
-    check_conditions(config, FITS, subject=composed, title=name, method=method.name, knobs=values)
+    check_conditions(config, VALID_IF, subject=composed, title=name, method=method.name, knobs=values)
     prompt, longest = config.data.prompt_length, config.rollout.max_tokens
     tokens = config.optimizer.microbatch_tokens
     if tokens and prompt and longest and tokens < prompt + longest:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Protocol, TypeVar, runtime_checkable
 import tyro
 from annotated_types import Ge, Interval
 
-from ogrpo.config.conditions import ACTS, FITS
+from ogrpo.config.conditions import EFFECTIVE_IF, VALID_IF
 from ogrpo.config.rollout import Rollout, check_servers
 from ogrpo.config.schedule import Reuse, Schedule, also
 from ogrpo.config.update import Kernels, Knobs, Lora, Mesh, Optimizer, Override, Processes, Region
@@ -331,8 +331,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check(self)
         check_servers(self.rollout, "rollout.")
-        check_conditions(self, ACTS, clause=INERT)
-        check_conditions(self, FITS)
+        check_conditions(self, EFFECTIVE_IF, clause=INERT)
+        check_conditions(self, VALID_IF)
 
     @property
     def goes_on(self) -> bool:

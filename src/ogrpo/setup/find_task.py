@@ -305,7 +305,7 @@ class Sources(NamedTuple):
         return self.official and takes(self.config.task, option)
 
 
-ACTS: Table = (
+EFFECTIVE_IF: Table = (
     ("data.path", lambda s: s.official, "it is where a named task's files are (docs/tasks.md)"),
     (
         "data.train data.seed",
@@ -417,7 +417,7 @@ def check_sources(config: TrainConfig, task: Task | None = None) -> None:
         f"{algorithm(config).title({})} reads rewards of steps, which the task has none of: the"
         " lines of problems that are made here are judged (--task arithmetic)",
     )
-    check_conditions(config, ACTS, clause=INERT, subject=sources)
+    check_conditions(config, EFFECTIVE_IF, clause=INERT, subject=sources)
     weights, count = config.reward.weights, len(config.rewards)
     require(
         not weights or len(weights) == count,
