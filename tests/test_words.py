@@ -4,6 +4,8 @@
 """
 
 import ast
+import re
+from collections import defaultdict
 
 import pytest
 
@@ -13,6 +15,21 @@ from docs import house
 @pytest.mark.parametrize("rule", [house.dialect, house.clauses], ids=lambda rule: rule.__name__)
 def test_no_module_has_a_word_of_the_dialect_or_a_bare_clause(rule):
     assert [place for file in house.modules(*house.CHECKED) for place in rule(file)] == []
+
+
+def test_a_class_or_an_alias_of_types_is_defined_once():
+    """Two definitions that are equal to the letter have one meaning, and may stay apart."""
+    definitions = defaultdict(set)
+    for file in house.modules(*house.SOURCES):
+        where = file.path.relative_to(house.ROOT)
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                definitions[node.name].add(f"{where}:{node.lineno}")
+        for node in file.tree.body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)]) if re.match("_?[A-Z].*[a-z]", name):
+                    definitions[name].add(ast.unparse(node.value))
+    assert {name: each for name, each in definitions.items() if len(each) > 1} == {}
 
 
 def module(text):

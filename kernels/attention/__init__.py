@@ -16,7 +16,7 @@ import jax
 
 from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.policy.attention import AttentionFn, KeySegment, attend
-from ogrpo.policy.flops import Step
+from ogrpo.policy.flops import Tile
 
 KERNELS: dict[str, AttentionFn] = {"plain": attend, "blocked": blocked_attention}
 NAMES = ("auto", *KERNELS)
@@ -41,7 +41,7 @@ def blocks(name: str, keys: int) -> bool:
     return name == "blocked" or (name == "auto" and keys >= LEAST_KEYS)
 
 
-def step_of(name: str, keys: int, platform: str) -> Step | None:
+def step_of(name: str, keys: int, platform: str) -> Tile | None:
     """Returns what is computed at once where a query has so many keys; None: all of its scores."""
     return tile_for(platform) if blocks(name, keys) else None
 

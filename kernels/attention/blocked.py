@@ -28,19 +28,19 @@ from jax.sharding import PartitionSpec as P
 
 from ogrpo.kernels.varying import vary_alike
 from ogrpo.policy.attention import KEPT, AttentionFn, KeySegment
-from ogrpo.policy.flops import Step, equal_parts
+from ogrpo.policy.flops import Tile, equal_parts
 
 Tree = TypeVar("Tree")
 _LOW = -1e30  # below every score; unlike -inf, its difference with itself is a number
 
-CPU_TILE = Step(64, 128)
+CPU_TILE = Tile(64, 128)
 """Queries, of every head that shares a key, and keys at a time: what fits in the second-level cache
 of a core, measured (`ogrpo.kernels.benchmark`)."""
-DEVICE_TILE = Step(512, 1024)
+DEVICE_TILE = Tile(512, 1024)
 """Of other devices, to which each step of a loop is a few kernels: unmeasured."""
 
 
-def tile_for(platform: str) -> Step:
+def tile_for(platform: str) -> Tile:
     """Returns the sizes of a step there."""
     return CPU_TILE if platform == "cpu" else DEVICE_TILE
 
@@ -54,7 +54,7 @@ class _Keys(NamedTuple):
     """As the keys."""
 
 
-Grads = tuple[jax.Array, tuple[_Keys, ...]]
+AttentionGrads = tuple[jax.Array, tuple[_Keys, ...]]
 """Of the queries, and of each segment's keys and values."""
 
 
@@ -67,7 +67,7 @@ class _Sight(NamedTuple):
     """Int [B, T']."""
 
 
-class _Sums(NamedTuple):
+class _TileSums(NamedTuple):
     """Sums of a tile over the blocks walked so far; float32."""
 
     peak: jax.Array
@@ -79,7 +79,7 @@ class _Sums(NamedTuple):
 
 
 def blocked_attention(
-    queries: jax.Array, segments: Sequence[KeySegment], *, tile: Step | None = None
+    queries: jax.Array, segments: Sequence[KeySegment], *, tile: Tile | None = None
 ) -> jax.Array:
     """`attend` without its scores: the memory needed is linear in queries and in keys.
 
@@ -110,7 +110,7 @@ def blocked_attention(
     flat = [x for keys, _ in laid for x in (keys.keys, keys.values)]
     q, *parts = vary_alike(_padded(grouped, 3, length), *flat)
     keys = tuple(_Keys(*parts[i : i + 2]) for i in range(0, len(parts), 2))
-    out: Any = _attend(Step(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
+    out: Any = _attend(Tile(size, tile.keys), q, keys, tuple(sight for _, sight in laid))
     return out[:, :, :, :t].transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
@@ -183,14 +183,14 @@ def _laid_out(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    tile: Step, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
+    tile: Tile, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
 ) -> jax.Array:
     """Outputs [B, K, R, T', D] of queries [B, K, R, T', D]."""
     return _forward(tile, q, keys, sights)[0]
 
 
 def _forward(
-    tile: Step, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
+    tile: Tile, q: jax.Array, keys: tuple[_Keys, ...], sights: tuple[_Sight, ...]
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     wide = _wide(q)
     out, lse = jnp.zeros_like(q), jnp.zeros_like(q[..., 0], wide)
@@ -199,7 +199,7 @@ def _forward(
         at = _Place(q, tile, i)
         here = at.read(q)
         row = jnp.zeros_like(here[..., 0], wide)
-        sums = _Sums(row + _LOW, row, jnp.zeros_like(here, wide))
+        sums = _TileSums(row + _LOW, row, jnp.zeros_like(here, wide))
         for part, sight in zip(keys, sights, strict=True):
             walk = _Walk(at, part, sight, tile.keys)
             sums = walk.over(lambda block, sums: _merged(sums, here, block), sums)
@@ -215,16 +215,16 @@ def _forward(
 
 
 def _backward(
-    tile: Step, saved: tuple[Any, ...], cotangent: jax.Array
+    tile: Tile, saved: tuple[Any, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, tuple[_Keys, ...], None]:
     q, keys, sights, out, lse = saved
     wide = _wide(q)
     delta = jnp.sum(cotangent.astype(wide) * out.astype(wide), axis=-1)
     d_keys = jax.tree.map(lambda x: jnp.zeros_like(x, wide), keys)
 
-    def one(i: jax.Array, grads: Grads) -> Grads:
+    def one(i: jax.Array, grads: AttentionGrads) -> AttentionGrads:
         at = _Place(q, tile, i)
-        known = _Known(at.read(q), at.read(cotangent), at.read(lse), at.read(delta))
+        known = _TileQueries(at.read(q), at.read(cotangent), at.read(lse), at.read(delta))
         d_here, done = jnp.zeros_like(known.q, wide), []
         for part, sight, so_far in zip(keys, sights, grads[1], strict=True):
             walk = _Walk(at, part, sight, tile.keys)
@@ -240,7 +240,7 @@ def _backward(
 _attend.defvjp(_forward, _backward)
 
 
-class _Known(NamedTuple):
+class _TileQueries(NamedTuple):
     """A tile's queries as the backward pass needs them."""
 
     q: jax.Array
@@ -268,7 +268,7 @@ class _Block(NamedTuple):
 class _Place:
     """The place of tile `i` among queries [B, K, R, T', ...]; read as an array [K, M, ...]."""
 
-    def __init__(self, q: jax.Array, tile: Step, i: jax.Array) -> None:
+    def __init__(self, q: jax.Array, tile: Tile, i: jax.Array) -> None:
         """The tiles of a row follow each other."""
         per_row = q.shape[3] // tile.queries
         self.heads, self.size = q.shape[1:3], tile.queries
@@ -322,18 +322,18 @@ class _Walk:
         return self.row, zero, start, zero
 
 
-def _merged(sums: _Sums, q: jax.Array, block: _Block) -> _Sums:
+def _merged(sums: _TileSums, q: jax.Array, block: _Block) -> _TileSums:
     scores = jnp.where(block.visible, _scores(q, block.keys), _LOW)
     peak = jnp.maximum(sums.peak, jnp.max(scores, axis=-1))
     weights = jnp.where(block.visible, jnp.exp(scores - peak[..., None]), 0)
     scale = jnp.exp(sums.peak - peak)
     more = _product("kms,ksd->kmd", weights.astype(q.dtype), block.values)
     mass = sums.mass * scale + jnp.sum(weights, axis=-1)
-    return _Sums(peak, mass, sums.mixed * scale[..., None] + more)
+    return _TileSums(peak, mass, sums.mixed * scale[..., None] + more)
 
 
 def _pulled_back(
-    known: _Known, walk: _Walk, block: _Block, grads: tuple[jax.Array, _Keys]
+    known: _TileQueries, walk: _Walk, block: _Block, grads: tuple[jax.Array, _Keys]
 ) -> tuple[jax.Array, _Keys]:
     q, g, dtype = known.q, known.cotangent, known.q.dtype
     scores = _scores(q, block.keys)
@@ -363,5 +363,5 @@ def _wide(x: jax.Array) -> jax.typing.DTypeLike:
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
 
 
-def _tiles(q: jax.Array, tile: Step) -> jax.Array:
+def _tiles(q: jax.Array, tile: Tile) -> jax.Array:
     return jnp.int32(q.shape[0] * (q.shape[3] // tile.queries))

@@ -33,8 +33,8 @@ from ogrpo.kernels.varying import vary_alike, varying
 from ogrpo.policy.log_probs import HeadFn
 
 Tree = TypeVar("Tree")
-Index = jax.Array | int
-Grads = tuple[jax.Array, jax.Array]
+Offset = jax.Array | int
+HeadGrads = tuple[jax.Array, jax.Array]
 
 WIDTH = 1024
 KEPT_BYTES = 1 << 29
@@ -148,18 +148,18 @@ class _Blocks(NamedTuple):
     number: int
     size: int
 
-    def over(self, step: Callable[[Index, Tree], Tree], carry: Tree) -> Tree:
+    def over(self, step: Callable[[Offset, Tree], Tree], carry: Tree) -> Tree:
         """Returns `carry` after a step for each block."""
         return step(0, carry) if self.number == 1 else lax.fori_loop(0, self.number, step, carry)
 
-    def read(self, block: Index, arrays: Tree) -> Tree:
+    def read(self, block: Offset, arrays: Tree) -> Tree:
         """Returns a block's rows of arrays [M, ...]."""
         if self.number == 1:
             return arrays
         start = block * self.size
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, self.size), arrays)
 
-    def write(self, block: Index, arrays: Tree, new: Tree) -> Tree:
+    def write(self, block: Offset, arrays: Tree, new: Tree) -> Tree:
         """Returns arrays [M, ...] with new rows in the block's place."""
         if self.number == 1:
             return new
@@ -270,11 +270,11 @@ def _forward(
     first, width, steps, first_kept = plan.cut(embedding.shape[0])
     blocks, local_ids = plan.blocks, _local_ids(plan, embedding, token_ids)
 
-    def add(start: Index, width: int, sums: _Sums, kept: Any = None, place: Index = 0) -> Any:
+    def add(start: Offset, width: int, sums: _Sums, kept: Any = None, place: Offset = 0) -> Any:
         """Adds a slice's sums; its z stands at `place` of those that are kept, if any are."""
         rows, ids = lax.dynamic_slice_in_dim(embedding, start, width), local_ids - start
 
-        def one(block: Index, carry: tuple[_Sums, Any]) -> tuple[_Sums, Any]:
+        def one(block: Offset, carry: tuple[_Sums, Any]) -> tuple[_Sums, Any]:
             sums, kept = carry
             here = _Slice(*blocks.read(block, (hidden, ids)), rows, temperature)
             z = here.scores()
@@ -319,11 +319,11 @@ def _backward(
     first, width, steps, first_kept = plan.cut(embedding.shape[0])
     blocks, local_ids = plan.blocks, _local_ids(plan, embedding, token_ids)
 
-    def add(start: Index, width: int, grads: Grads, place: Index | None = None) -> Grads:
+    def add(start: Offset, width: int, grads: HeadGrads, place: Offset | None = None) -> HeadGrads:
         """Adds a slice's gradients, of its z at `place` of those that were kept, or anew."""
         rows, ids = lax.dynamic_slice_in_dim(embedding, start, width), local_ids - start
 
-        def one(block: Index, grads: Grads) -> Grads:
+        def one(block: Offset, grads: HeadGrads) -> HeadGrads:
             here = _Slice(*blocks.read(block, (hidden, ids)), rows, temperature)
             if place is None:
                 z = here.scores()

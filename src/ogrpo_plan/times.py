@@ -82,7 +82,7 @@ def update_work(plan: Plan) -> int:
     return flops.update_flops(model.decoder(), layout, **how).total
 
 
-def _layout(plan: Plan, microbatches: int = 1) -> flops.Layout:
+def _layout(plan: Plan, microbatches: int = 1) -> flops.Workload:
     """Returns the batch's layout, by the attention of the planned devices or the measured ones."""
     platform = jax.default_backend() if plan.measure else "gpu"
     step = attention.step_of(plan.train.attention, plan.batch.keys, platform)

@@ -14,11 +14,11 @@ from ogrpo.kernels.log_probs import chunked_log_probs
 from ogrpo.kernels.log_probs.chunked import log_probs_over_mesh
 from ogrpo.policy.attention import attend
 from ogrpo.policy.decoder import keep_nothing
-from ogrpo.policy.flops import Step
+from ogrpo.policy.flops import Tile
 from tests.kernels.attention import cases as attention
 from tests.kernels.log_probs import cases as log_probs
 
-BLOCKED = partial(blocked_attention, tile=Step(4, 3))
+BLOCKED = partial(blocked_attention, tile=Tile(4, 3))
 LENGTHS = [5, 2, 3, 1], [n % attention.T + 1 for n in range(attention.N * attention.G)]
 
 

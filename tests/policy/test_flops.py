@@ -14,7 +14,7 @@ from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.learner.state import join
 from ogrpo.policy import completion_log_probs, flops, lora, sample
 from ogrpo.policy.decoder import keep_products, param_shapes
-from ogrpo.policy.flops import Adapter, Layout, padded
+from ogrpo.policy.flops import Adapter, Workload, padded
 from ogrpo.policy.log_probs import token_log_probs
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.counting import computed_flops
@@ -163,7 +163,7 @@ def test_a_packed_update_is_its_traced_products(remat):
     def loss(params):
         return jnp.sum(forward(params, config, rows, 1.0).log_probs)
 
-    layout = Layout(**shape.sizes)
+    layout = Workload(**shape.sizes)
     assert layout.parts > 1
     assert traced_flops(loss, params) == flops.forward_flops(config, layout).total
     counted = flops.update_flops(config, layout, remat=remat)
@@ -178,7 +178,7 @@ def test_lengths_of_a_draw_are_of_all_and_lie_within_the_completion(lengths):
 
 @pytest.mark.parametrize("remat", KEEP)
 def test_blocks_are_counted_as_they_are_walked(remat):
-    config, step = make_config(num_layers=1), flops.Step(2, 3)
+    config, step = make_config(num_layers=1), flops.Tile(2, 3)
     walk = partial(blocked_attention, tile=step)
 
     def total(params, batch):

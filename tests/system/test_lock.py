@@ -31,14 +31,14 @@ def holder(folder):
 
 def test_another_process_is_refused_by_name_until_the_holder_dies(tmp_path):
     with holder(tmp_path) as process:
-        with pytest.raises(lock.Taken, match=rf"process {process.pid} on .*train --seed 7"):
+        with pytest.raises(lock.FolderInUse, match=rf"process {process.pid} on .*train --seed 7"):
             lock.take(tmp_path, "mine")
         assert not lock.belongs_here(tmp_path)
         process.send_signal(signal.SIGKILL)
         process.wait()
     with lock.held(tmp_path, "mine"):
         assert lock.belongs_here(tmp_path)
-        with pytest.raises(lock.Taken, match=f"process {os.getpid()} on"):  # nor twice in one
+        with pytest.raises(lock.FolderInUse, match=f"process {os.getpid()} on"):  # nor twice in one
             lock.take(tmp_path, "again")
     assert not lock.belongs_here(tmp_path)
 

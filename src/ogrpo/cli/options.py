@@ -23,10 +23,10 @@ from ogrpo.setup.presets import PRESETS, check_preset, make_preset
 from ogrpo.system.files import DEEPEST, read_text
 from ogrpo.system.values import (
     INERT,
+    Conditions,
     Count,
     OptionalCount,
     Seed,
-    Table,
     changed,
     check,
     check_conditions,
@@ -230,7 +230,7 @@ def config_of_run(path: Path, preset: str | None) -> TrainConfig:
     return config
 
 
-EFFECTIVE_IF: Table = (
+EFFECTIVE_IF: Conditions = (
     ("reward.flip", lambda _: False, "held-out answers are judged as they are; leave it out"),
     ("data.prompt-length", lambda _: False, "every problem is asked, however long; leave it out"),
     ("data.limit", lambda _: False, "it counts training problems; give --problems"),

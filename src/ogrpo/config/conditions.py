@@ -6,9 +6,9 @@ algorithm are in `ogrpo.config.method`, those of the task in `ogrpo.setup.find_t
 
 import re
 
-from ogrpo.system.values import Table
+from ogrpo.system.values import Conditions
 
-EFFECTIVE_IF: Table = (
+EFFECTIVE_IF: Conditions = (
     ("resume-anyway", lambda c: c.goes_on, "nothing is resumed; give --resume, or leave it out"),
     (
         "model.random",
@@ -116,7 +116,7 @@ EFFECTIVE_IF: Table = (
 """When options act; otherwise they change nothing."""
 
 NAMED_BY = ("coordinator", "count", "id")
-VALID_IF: Table = (
+VALID_IF: Conditions = (
     (
         "optimizer.b2",
         lambda c: c.optimizer.b2 <= 0.995 or c.model.dtype == "float32" or c.lora.rank is not None,

@@ -26,7 +26,7 @@ from ogrpo.core.returns import Trajectory
 from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
 from ogrpo.learner.update import RegionFn
 from ogrpo.system.terminal import nearest
-from ogrpo.system.values import INERT, Table, check_conditions, dashed
+from ogrpo.system.values import INERT, Conditions, check_conditions, dashed
 
 CLIP_RANGE = (0.01, 1.0)
 BASELINE = "baseline"
@@ -211,7 +211,7 @@ CENTERED = (
 """Methods whose loss of a token depends on pi/mu of that token alone, with one advantage of it."""
 SETS = ADVANTAGES["pass_at_k"], ADVANTAGES["max_at_k"]
 """Advantages of the sets of k that a completion is in, which leave some of the group out."""
-VALID_IF: Table = (
+VALID_IF: Conditions = (
     (
         "override.centering",
         lambda m: (
@@ -344,7 +344,9 @@ def check(config: TrainConfig) -> None:
                 " weight"
             )
     composed = Composed(config, method, values, method.inputs(values))
-    check_conditions(config, VALID_IF, subject=composed, title=name, method=method.name, knobs=values)
+    check_conditions(
+        config, VALID_IF, subject=composed, title=name, method=method.name, knobs=values
+    )
     prompt, longest = config.data.prompt_length, config.rollout.max_tokens
     tokens = config.optimizer.microbatch_tokens
     if tokens and prompt and longest and tokens < prompt + longest:

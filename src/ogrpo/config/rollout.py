@@ -7,13 +7,13 @@ from ogrpo.rollout.address import check_offer, check_url
 from ogrpo.rollout.options import InFlight, ServerOptions
 from ogrpo.system.values import (
     INERT,
+    Conditions,
     Count,
     Index,
     OptionalCount,
     OptionalPositive,
     PositiveShare,
     Share,
-    Table,
     Temperature,
     check_conditions,
 )
@@ -65,7 +65,7 @@ class Rollout(ServerOptions):
         return {name: value for name, value in values.items() if value != getattr(Rollout, name)}
 
 
-SERVERS: Table = (
+SERVERS: Conditions = (
     (
         "transport wait timeout patience attempts per-server tolerance",
         lambda s: s.url,

@@ -24,15 +24,15 @@ from ogrpo.core.masked import masked_count, masked_mean, masked_sum
 from ogrpo.core.ratios import exp_ratio
 
 
-class Judged(NamedTuple):
+class MaskedRewards(NamedTuple):
     """Rewards, 0 for what was not judged, and True for what was. [..., G] each."""
 
     values: jax.Array
     present: jax.Array
 
 
-def judged(rewards: jax.Array, least: int = 1) -> Judged:
-    """Separates what was judged from what was not. [..., G], NaN where not judged -> Judged.
+def judged(rewards: jax.Array, least: int = 1) -> MaskedRewards:
+    """Separates what was judged from what was not. [..., G], NaN where not judged -> MaskedRewards.
 
     Raises:
       ValueError: a group has fewer than `least` completions, or rewards are not floats.
@@ -40,7 +40,7 @@ def judged(rewards: jax.Array, least: int = 1) -> Judged:
     check_group(rewards, least)
     (values,) = as_floats(rewards=rewards)
     present = ~jnp.isnan(values)
-    return Judged(jnp.where(present, values, 0), present)
+    return MaskedRewards(jnp.where(present, values, 0), present)
 
 
 def centered(rewards: jax.Array) -> jax.Array:

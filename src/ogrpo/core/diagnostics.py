@@ -14,11 +14,11 @@ from ogrpo.core.divergences import behavior_kl, k3
 from ogrpo.core.objectives import TokenBatch, drift
 from ogrpo.core.ratios import log_ratio, moment_ratio
 
-LossFn = Callable[[jax.Array, TokenBatch], jax.Array]
+TokenLossFn = Callable[[jax.Array, TokenBatch], jax.Array]
 
 
 def silenced_totals(
-    log_probs: jax.Array, batch: TokenBatch, *, loss_fn: LossFn
+    log_probs: jax.Array, batch: TokenBatch, *, loss_fn: TokenLossFn
 ) -> tuple[Total, Total]:
     """Tokens of advantage not 0 on which the loss has no gradient: what a method's clip removed.
 

@@ -23,7 +23,7 @@ from ogrpo.core.masked import gate, masked_mean
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import log_ratio
 
-State = Any
+RegionState = Any
 """Any pytree: each region has its own."""
 ObjectiveFn = Callable[..., jax.Array]
 
@@ -31,10 +31,10 @@ ObjectiveFn = Callable[..., jax.Array]
 class TrustRegion(NamedTuple):
     """Four pure functions; `state` is any pytree and belongs to the caller."""
 
-    init: Callable[[], State]
-    loss: Callable[[State, jax.Array, TokenBatch], jax.Array]
+    init: Callable[[], RegionState]
+    loss: Callable[[RegionState, jax.Array, TokenBatch], jax.Array]
     measure: Callable[[jax.Array, TokenBatch], Any]
-    update: Callable[[State, Any], State]
+    update: Callable[[RegionState, Any], RegionState]
 
 
 def kl_total(log_probs: jax.Array, batch: TokenBatch) -> Total:

@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes that its cost is counted from, fields of `ogrpo.policy.flops.Layout`."""
+        """The sizes that its cost is counted from, fields of `ogrpo.policy.flops.Workload`."""
         queries = self.blocks * self.block
         return {
             "tokens": self.row,

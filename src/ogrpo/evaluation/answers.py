@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ogrpo.protocol import FinishReason
-
-Prompt = str | tuple[Mapping[str, Any], ...]
+from ogrpo.tasks.example import Prompt
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,26 @@ from jax import Array
 
 from ogrpo.batch import PolicyOutput
 from ogrpo.core.aggregate import mean, token_total
-from ogrpo.core.diagnostics import diagnose, ess_from_moments, ratio_quantiles, silenced_totals
+from ogrpo.core.diagnostics import (
+    TokenLossFn,
+    diagnose,
+    ess_from_moments,
+    ratio_quantiles,
+    silenced_totals,
+)
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.weights import chi_square, ess_fraction
 
 Metrics = dict[str, Array]
-LossFn = Callable[[Array, TokenBatch], Array]
 TAIL = 0.99
 HEADS = ("lm_head", "embed_tokens")
 """The output head among a decoder's parameters: its own, or the embedding that it shares."""
-MetricsFn = Callable[[PolicyOutput[Array], TokenBatch, Array, LossFn], Metrics]
+MetricsFn = Callable[[PolicyOutput[Array], TokenBatch, Array, TokenLossFn], Metrics]
 
 
 def summarize(
-    output: PolicyOutput[Array], tokens: TokenBatch, drawn: Array, loss_fn: LossFn
+    output: PolicyOutput[Array], tokens: TokenBatch, drawn: Array, loss_fn: TokenLossFn
 ) -> Metrics:
     """Computes scalars over every token that the policy wrote, groups without loss included.
 

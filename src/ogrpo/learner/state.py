@@ -91,7 +91,7 @@ def hypers(
     return Hypers(jnp.float32(learning_rate), jnp.float32(temperature), scalars, jnp.uint32(seed))
 
 
-Moments = Literal["full", "bfloat16", "factored"]
+MomentStorage = Literal["full", "bfloat16", "factored"]
 LEAST_FACTORED = 128
 """Rows and columns from which on a matrix has factored second moments: more than layers."""
 
@@ -103,7 +103,7 @@ def adam(
     eps: float,
     weight_decay: float,
     max_grad_norm: float,
-    moments: Moments = "full",
+    moments: MomentStorage = "full",
 ) -> optax.GradientTransformation:
     """Returns AdamW's direction, without the step size, which the update takes from `Hypers`.
 

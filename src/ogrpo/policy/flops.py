@@ -13,7 +13,7 @@ that is all of them where they are more than `MAX_LOGITS`, and else none.
     head           d V                              per row of logits
 
 with L layers, d `hidden_size`, f `intermediate_size`, H `num_heads`, K `num_kv_heads`, D
-`head_dim`, V `vocab_size`; a `Layout` has the numbers of tokens, pairs and rows. A backward pass
+`head_dim`, V `vocab_size`; a `Workload` has the numbers of tokens, pairs and rows. A backward pass
 is twice the forward (the gradient of each product is one product for either factor: Kaplan et al.
 2020, arXiv:2001.08361, section 2.1) plus what it computes again. With adapters (`lora.py`), the
 projections and the head are frozen: their products have one gradient, not two.
@@ -40,7 +40,7 @@ REMAT = ("none", "products", "full")
 """A layer keeps everything, the results of its projections, or its input (`decoder.run_layers`)."""
 
 
-class Step(NamedTuple):
+class Tile(NamedTuple):
     """A step of blocked attention (`ogrpo.kernels.attention`): at most so many of each."""
 
     queries: int
@@ -54,7 +54,7 @@ class Adapter(NamedTuple):
     targets: tuple[str, ...]
 
 
-class Layout(NamedTuple):
+class Workload(NamedTuple):
     """The sizes of a batch that its cost follows from: `parts` equal ones, one after the other."""
 
     tokens: int
@@ -80,8 +80,8 @@ class Layout(NamedTuple):
 
 
 def padded(
-    *, n: int, g: int, p: int, t: int, microbatches: int = 1, step: Step | None = None
-) -> Layout:
+    *, n: int, g: int, p: int, t: int, microbatches: int = 1, step: Tile | None = None
+) -> Workload:
     """Returns the layout of prompts [n, p] with completions [n, g, t], all of full length.
 
     With `step` attention walks blocks; padding and shorter completions would leave out more.
@@ -97,7 +97,7 @@ def padded(
         completion = [(size, _walked(seen, t, step)) for size, seen in _tiles(t, step)]
         prompt = sum(size * _walked(seen, p, step) for size, seen in _tiles(p, step))
         pairs = prompt + g * sum(size * (_walked(p, p, step) + keys) for size, keys in completion)
-    return Layout(
+    return Workload(
         tokens=n * (p + g * t),
         pairs=n * pairs,
         groups=n,
@@ -114,13 +114,13 @@ def equal_parts(length: int, most: int) -> tuple[int, int]:
     return -(-length // count), count
 
 
-def _tiles(length: int, step: Step) -> list[tuple[int, int]]:
+def _tiles(length: int, step: Tile) -> list[tuple[int, int]]:
     """Returns the queries of each tile of a causal row, padding included, and its last key."""
     size, count = equal_parts(length, step.queries)
     return [(size, min((i + 1) * size, length)) for i in range(count)]
 
 
-def _walked(seen: int, size: int, step: Step) -> int:
+def _walked(seen: int, size: int, step: Tile) -> int:
     """Returns the keys of the blocks that hold the first `seen` of `size`."""
     width, _ = equal_parts(size, step.keys)
     return -(-seen // width) * width
@@ -159,7 +159,7 @@ def product_flops(config: DecoderConfig, *, tokens: int, pairs: int, rows: int) 
 
 
 def forward_flops(
-    config: DecoderConfig, layout: Layout, *, adapter: Adapter | None = None
+    config: DecoderConfig, layout: Workload, *, adapter: Adapter | None = None
 ) -> Flops:
     """Returns the FLOPs of one forward pass (`log_probs`, or `packing` for a packed layout)."""
     rows = sum(layout.head_rows)
@@ -170,14 +170,14 @@ def forward_flops(
     return products * layout.parts + _low_rank(config, layout, adapter, width)
 
 
-def _low_rank(config: DecoderConfig, layout: Layout, adapter: Adapter, width: int) -> Flops:
+def _low_rank(config: DecoderConfig, layout: Workload, adapter: Adapter, width: int) -> Flops:
     """Returns the FLOPs of products of rank r with so many inputs and outputs."""
     tokens = layout.parts * layout.tokens
     return Flops(projections=2 * config.num_layers * tokens * adapter.rank * width)
 
 
 def recompute_flops(
-    config: DecoderConfig, layout: Layout, *, remat: str, max_logits: int = MAX_LOGITS
+    config: DecoderConfig, layout: Workload, *, remat: str, max_logits: int = MAX_LOGITS
 ) -> Flops:
     """Returns what a backward pass computes a second time: see `decoder.run_layers`, `log_probs`.
 
@@ -204,7 +204,7 @@ def recompute_flops(
 
 
 def update_flops(
-    config: DecoderConfig, layout: Layout, *, remat: str, adapter: Adapter | None = None
+    config: DecoderConfig, layout: Workload, *, remat: str, adapter: Adapter | None = None
 ) -> Flops:
     """Returns the FLOPs of one update: 3 forward passes and what is computed again."""
     forward = forward_flops(config, layout)
@@ -283,7 +283,7 @@ def parameters(config: DecoderConfig) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(config)))
 
 
-def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, remat: str) -> int:
+def activation_bytes(config: DecoderConfig, layout: Workload, *, itemsize: int, remat: str) -> int:
     """Returns the bytes that the layers keep for the backward pass of a part.
 
     Of each token and layer the input, and with `remat` "products" also the results of the
@@ -304,13 +304,13 @@ def activation_bytes(config: DecoderConfig, layout: Layout, *, itemsize: int, re
     return config.num_layers * layout.tokens * per_token
 
 
-def logits_bytes(config: DecoderConfig, layout: Layout, *, max_logits: int = MAX_LOGITS) -> int:
+def logits_bytes(config: DecoderConfig, layout: Workload, *, max_logits: int = MAX_LOGITS) -> int:
     """Returns the bytes of the float32 logits alive at once: all rows of a part, or one chunk."""
     rows = min(layout.head_rows[1], max(1, max_logits // config.vocab_size))
     return 4 * config.vocab_size * rows
 
 
-def score_bytes(config: DecoderConfig, layout: Layout) -> int:
+def score_bytes(config: DecoderConfig, layout: Workload) -> int:
     """Returns the bytes of a layer's float32 scores, which `attention.attend` holds whole."""
     return 4 * config.num_heads * layout.pairs
 

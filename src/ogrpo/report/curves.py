@@ -5,8 +5,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ogrpo.report.scores import MEAN_REWARD, PASS_AT_1, evaluations, reward_names, sampled, scores
+from ogrpo.system.files import Record
 
-Record = dict[str, Any]
 SHARE = (0.0, 1.0)
 FROM_ZERO = (0.0, None)
 DIGITS = 6

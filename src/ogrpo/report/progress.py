@@ -21,7 +21,7 @@ from rich.text import Text
 from ogrpo.report.scores import Record, evaluations, interval, is_evaluated, reward_rows, scores
 from ogrpo.system.terminal import shown
 
-Metrics = tuple[tuple[str, str, str], ...]
+ShownMetrics = tuple[tuple[str, str, str], ...]
 """Label, key and format of each."""
 LIVE = (
     ("reward", "reward", "{:.2f}"),
@@ -41,7 +41,7 @@ SERVERS = (
 """With external servers: their peaks in the step, and what the last push of weights took."""
 
 
-def live_text(latest: Record, metrics: Metrics = LIVE) -> str:
+def live_text(latest: Record, metrics: ShownMetrics = LIVE) -> str:
     """Returns the newest value of each live metric; the held-out reward where none is Pass@1."""
     known = {key for _, key, _ in metrics if latest.get(key) is not None}
     if "pass@1/sampled" in known:

@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ogrpo.system import lock
-from ogrpo.system.files import drop_drafts, is_draft, read_object, replacing, write_json
+from ogrpo.system.files import Record, drop_drafts, is_draft, read_object, replacing, write_json
 
-Record = dict[str, Any]
 Value = TypeVar("Value")
 MEND_LINE = "mend or delete the line, or put back a copy of the file"
 
@@ -275,7 +274,7 @@ class RunDir:
             with lock.held(self.path, command):
                 drop_drafts(self.path, self.initial, self.model, self.adapter)
                 yield None
-        except lock.Taken as error:
+        except lock.FolderInUse as error:
             raise RunDirError(str(error)) from error
         except lock.NoLocks as error:
             yield (

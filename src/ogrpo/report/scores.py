@@ -6,9 +6,10 @@ rewards is a mean reward: it may be of any size, and has an interval for means.
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Record = dict[str, Any]
+from ogrpo.system.files import Record
+
 PASS_AT_1, MEAN_REWARD = "pass@1", "heldout/reward"
 """Prefixes of what is recorded sampled and greedy, each with its interval."""
 

@@ -10,8 +10,8 @@ from ogrpo.rewards.text import same_text, unboxed
 
 Outcome = Literal["correct", "wrong", "unparsable", "timeout", "truncated"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-Completion = str | Sequence[Mapping[str, Any]]
-"""A text, or chat messages, of which the last one counts."""
+TextOrChat = str | Sequence[Mapping[str, Any]]
+"""A text, or chat messages; of those of a completion the last one counts."""
 SHOWN = 5
 """Bad gold answers that an error message lists; the others are counted."""
 
@@ -76,7 +76,7 @@ class Judge:
     def __call__(
         self,
         prompts: Sequence[Any],  # noqa: ARG002 - it and the other columns belong to the signature
-        completions: Sequence[Completion],
+        completions: Sequence[TextOrChat],
         answer: Sequence[Any],
         finish_reasons: Sequence[str] | None = None,
         **columns: Any,  # noqa: ARG002
@@ -152,7 +152,7 @@ def text_fault(gold: Any) -> str:
     return "" if same_text(gold, gold) else f"{gold!r} has no letters to compare"
 
 
-def completion_text(completion: Completion) -> str:
+def completion_text(completion: TextOrChat) -> str:
     """Return a completion's text: itself, or the content of its last message.
 
     >>> completion_text([{"role": "assistant", "content": "#### 18"}])

@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 
 from ogrpo.rewards.reward import Reward, RewardFn, as_rewards
-from ogrpo.rewards.scores import KINDS, Failure, ScoreRequest, Scores, Verdict, weighted_sum
+from ogrpo.rewards.scores import KINDS, Failure, RewardVerdict, ScoreRequest, Scores, weighted_sum
 from ogrpo.rewards.workers import Workers
 from ogrpo.system._serve import compute, refusal
 from ogrpo.system.worker import CallFailure, Reply, WorkerProcess
@@ -130,7 +130,7 @@ UNASKED = (
 """What is said of a repeat that is not made any more."""
 
 
-class Patience:
+class RepeatBudget:
     """Failures that repeats may still have: `BROKEN_PROCESSES`, more where others went well."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class RewardCall:
     count: int
     first: int = 0
     alone: bool = False  # in a process of its own, though it is a coroutine
-    patience: Patience | None = field(default=None, compare=False)
+    repeats: RepeatBudget | None = field(default=None, compare=False)
 
     @property
     def shared(self) -> bool:
@@ -177,10 +177,10 @@ class RewardCall:
 
     def singles(self) -> Iterator["RewardCall"]:
         """Yield a call for each completion, bad neighbours (of one prompt, say) far apart."""
-        patience = Patience()
+        repeats = RepeatBudget()
         for index in sorted(range(self.count), key=lambda n: n * GOLDEN % 1):
             arguments = {name: values[index : index + 1] for name, values in self.arguments.items()}
-            yield replace(self, arguments=arguments, count=1, first=index, patience=patience)
+            yield replace(self, arguments=arguments, count=1, first=index, repeats=repeats)
 
 
 class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
@@ -287,8 +287,8 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         """End all processes; a `score` under way raises a RuntimeError."""
         self._end()
 
-    def _judge(self, calls: Sequence[RewardCall]) -> list[list[Verdict]]:
-        verdicts: dict[str, list[Verdict]] = {call.reward.name: [] for call in calls}
+    def _judge(self, calls: Sequence[RewardCall]) -> list[list[RewardVerdict]]:
+        verdicts: dict[str, list[RewardVerdict]] = {call.reward.name: [] for call in calls}
         singles: list[RewardCall] = []
         for call, reply in self._replies(calls):
             # A wrong number of values is the function's fault: one that returns a single number for
@@ -330,8 +330,8 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
 
     def _call(self, call: RewardCall, worker: WorkerProcess | None = None) -> Reply:
         """Make a call in a process, or in the caller's thread where there is none, and count it."""
-        if call.patience is not None and call.patience.exhausted:
-            return Reply(kind=call.patience.kind, message=UNASKED)
+        if call.repeats is not None and call.repeats.exhausted:
+            return Reply(kind=call.repeats.kind, message=UNASKED)
         if worker is None:
             begun = time.monotonic()
             try:
@@ -347,20 +347,20 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
                 count=call.count,
                 asynchronous=call.reward.asynchronous,
             )
-        if call.patience is not None and (call.alone or not call.blameless(reply)):
-            call.patience.note(reply)
+        if call.repeats is not None and (call.alone or not call.blameless(reply)):
+            call.repeats.note(reply)
         counts = {"calls": 1, "completions": call.count, "seconds": reply.seconds}
         self._tally.count(call.reward.name, **counts)
         return reply
 
-    def _verdicts(self, call: RewardCall, reply: Reply) -> list[Verdict]:
+    def _verdicts(self, call: RewardCall, reply: Reply) -> list[RewardVerdict]:
         """Return a verdict on each completion of a call."""
         name = call.reward.name
         indices = range(call.first, call.first + call.count)
         if reply.kind is not None:
             message = f"{call.reward} {self._why(call, reply)}"
             return [Failure(name, i, reply.kind, message) for i in indices]
-        verdicts: list[Verdict] = []
+        verdicts: list[RewardVerdict] = []
         for i, value in zip(indices, reply.result, strict=True):
             if isinstance(value, float) or value["kind"] == "none":
                 verdicts.append(value if isinstance(value, float) else None)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ogrpo.rewards.judge import TextOrChat
 from ogrpo.rewards.reward import ARGUMENTS, Reward
 from ogrpo.system.terminal import shown
 from ogrpo.system.worker import CallFailure
@@ -17,8 +18,6 @@ log = logging.getLogger(__name__)
 
 FailureKind = Literal[CallFailure, "none", "not finite", "not a number"]
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
-
-Prompt = str | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class ScoreRequest:
     @classmethod
     def of_group(
         cls,
-        prompt: Prompt,
+        prompt: TextOrChat,
         texts: Sequence[str],
         *,
         completion_ids: Sequence[Sequence[int]],
@@ -128,7 +127,7 @@ class FailureLog:
                     log.warning("%s (this and others like it are counted)", shown(failure.message))
 
 
-Verdict = float | Failure | None
+RewardVerdict = float | Failure | None
 """What one reward says of one completion: a number, why there is none, or None: not judged."""
 
 
@@ -141,7 +140,7 @@ class Scores(NamedTuple):
     failures: tuple[Failure, ...]  # of rewards that count first, then of the sums
 
 
-def weighted_sum(rewards: Sequence[Reward], verdicts: Sequence[Sequence[Verdict]]) -> Scores:
+def weighted_sum(rewards: Sequence[Reward], verdicts: Sequence[Sequence[RewardVerdict]]) -> Scores:
     """Return the weighted sum over the rewards of their verdicts on each completion.
 
     A completion fails, and does not get 0, if a reward that counts failed, if none judged it, or if

@@ -19,13 +19,12 @@ from ogrpo.rollout.embedded import EmbeddedEngine, pad
 from ogrpo.rollout.endpoint import ServedModel
 from ogrpo.rollout.options import InFlight, ServerOptions
 from ogrpo.rollout.vllm import Expected, VllmEngine
+from ogrpo.rollout.vllm.engine import SequenceScoreFn
 
 # The sampler's layouts for one CPU take time to compile. They are used where a stacked array has at
 # least so many parameters, or a completion so many tokens. Then: how often a batch is halved as its
 # completions end, and how many slots of the cache a step reads at least.
 _LARGE, _LONG, _HALVINGS, _LEAST_READ = 1 << 22, 32, 2, 64
-
-ScoreFn = Callable[[Params, Sequence[IntArray]], list[np.ndarray]]
 
 
 def connect_policy(
@@ -62,7 +61,7 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
     return to_tensors(config, merge(params, keep_fn=np.asarray))
 
 
-def make_score_fn(config: DecoderConfig) -> ScoreFn:
+def make_score_fn(config: DecoderConfig) -> SequenceScoreFn:
     """Returns the trainer's function for log softmax(z) of tokens 1.. of each sequence."""
 
     def score_fn(params: Params, sequences: Sequence[IntArray]) -> list[np.ndarray]:

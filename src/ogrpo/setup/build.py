@@ -309,10 +309,10 @@ def count_costs(config: TrainConfig, decoder: DecoderConfig) -> Costs:
     one_cpu = on_one_device(config) and backend == "cpu"
     sampled = {} if config.rollout.url else sampler_layout(completion, one_cpu=one_cpu)
 
-    def layout(shape: Shape | None, microbatches: int) -> flops.Layout:
+    def layout(shape: Shape | None, microbatches: int) -> flops.Workload:
         if shape is None:
             return flops.padded(**shapes, microbatches=microbatches, step=step)
-        return flops.Layout(**shape.sizes, blocked=step is not None)
+        return flops.Workload(**shape.sizes, blocked=step is not None)
 
     def rollout(lengths: IntArray) -> int:
         collected = {**shapes, "n": len(lengths) // group}

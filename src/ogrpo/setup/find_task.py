@@ -18,7 +18,7 @@ from ogrpo.rewards.extract import EXTRACTORS, Extractor
 from ogrpo.rewards.math import MathReward
 from ogrpo.rewards.reward import Reward, as_rewards, load_reward
 from ogrpo.setup.imitation import Demonstrations, careless_teacher, chain_teacher
-from ogrpo.system.values import INERT, Table, check_conditions, require
+from ogrpo.system.values import INERT, Conditions, check_conditions, require
 from ogrpo.tasks import Example, Task, arithmetic, chains
 from ogrpo.tasks.official import fill, solved_example
 from ogrpo.tasks.problems import Problem
@@ -305,7 +305,7 @@ class Sources(NamedTuple):
         return self.official and takes(self.config.task, option)
 
 
-EFFECTIVE_IF: Table = (
+EFFECTIVE_IF: Conditions = (
     ("data.path", lambda s: s.official, "it is where a named task's files are (docs/tasks.md)"),
     (
         "data.train data.seed",

@@ -32,7 +32,7 @@ from ogrpo.learner.hosts import everyone, fetch, from_first, is_first, on_first,
 from ogrpo.loop.parts import Parts
 from ogrpo.policy import DecoderConfig, Params
 from ogrpo.protocol import Engine, Group, IntArray, Sampling
-from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, Taken
+from ogrpo.rollout.collection import CollectionError, Collector, Request, Rewarded, RewardedBatch
 from ogrpo.setup.model import make_model
 from ogrpo.setup.prepare import Prepared
 from ogrpo.system.values import require, to_json
@@ -201,7 +201,7 @@ class SharedCollector(Publisher[Collector], AbstractContextManager["SharedCollec
         if self.part is not None:
             self.part.request(until)
 
-    def take(self, step: int) -> Taken:
+    def take(self, step: int) -> RewardedBatch:
         """Returns the first process's batch; all wait for it."""
         return from_first(lambda: self.first.take(step))
 
@@ -221,7 +221,7 @@ class SharedCollector(Publisher[Collector], AbstractContextManager["SharedCollec
 class LockstepCollector(Collector):
     """The collector of each process over the embedded sampler; all take the first's batches."""
 
-    def take(self, step: int) -> Taken:
+    def take(self, step: int) -> RewardedBatch:
         """Returns the first process's batch; the others draw theirs too."""
         take = super().take
         failed: CollectionError | None = None

@@ -32,7 +32,7 @@ LAST_LINES = 8  # of a traceback
 NOT_LISTS = (str, bytes, bytearray, Mapping, set, frozenset)
 
 Function = Callable[..., Any]
-Answer = dict[str, Any]
+RawReply = dict[str, Any]
 
 
 def import_file(name: str, path: str) -> ModuleType:
@@ -56,7 +56,7 @@ def import_file(name: str, path: str) -> ModuleType:
     return module
 
 
-def compute(function: Function, arguments: Mapping[str, Any], count: int | None) -> Answer:
+def compute(function: Function, arguments: Mapping[str, Any], count: int | None) -> RawReply:
     """Call a plain function and return what came of it, as `describe` does."""
     returned = function(**arguments)
     if hasattr(returned, "__await__"):
@@ -65,7 +65,7 @@ def compute(function: Function, arguments: Mapping[str, Any], count: int | None)
     return describe(returned, count)
 
 
-def describe(returned: Any, count: int | None) -> Answer:
+def describe(returned: Any, count: int | None) -> RawReply:
     """Return `{"result": ...}`; with a count, the result is a list of so many numbers.
 
     In place of a value that is not a finite float32 stands its kind and a message.
@@ -81,7 +81,7 @@ def describe(returned: Any, count: int | None) -> Answer:
     return {"kind": "wrong count", "message": f"returned {what}"}
 
 
-def refusal(error: BaseException) -> Answer:
+def refusal(error: BaseException) -> RawReply:
     """Return the kind of an error, and its message with the traceback's last lines."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
@@ -135,7 +135,7 @@ class RewardService:
         while True:
             self._answer_plain(self._plain.get())
 
-    def _load(self, parcel: dict[str, Any]) -> Answer | None:
+    def _load(self, parcel: dict[str, Any]) -> RawReply | None:
         sys.path[:] = parcel["path"]
         for name, function in parcel["functions"].items():
             try:
@@ -186,7 +186,7 @@ class RewardService:
             reply = {"kind": "timeout", "message": ""} if bound.expired() else refusal(error)
         self._reply(request, begun, reply)
 
-    def _reply(self, request: dict[str, Any], begun: float, reply: Answer) -> None:
+    def _reply(self, request: dict[str, Any], begun: float, reply: RawReply) -> None:
         about = {"id": request["id"], "seconds": time.monotonic() - begun}
         try:
             self._send({**about, **reply})
@@ -197,7 +197,7 @@ class RewardService:
         header = self._requests.read(LENGTH.size)
         return self._requests.read(*LENGTH.unpack(header)) if len(header) == LENGTH.size else b""
 
-    def _send(self, reply: Answer) -> None:
+    def _send(self, reply: RawReply) -> None:
         body = json.dumps(reply).encode()
         sys.stdout.flush()
         with self._writing:

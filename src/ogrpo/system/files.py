@@ -23,6 +23,8 @@ LONGEST_NUMBER = 400
 LARGEST = 1 << 28
 """Bytes of a JSON file: eight times the largest tokenizers."""
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+Record = dict[str, Any]
+"""A JSON object: a line of metrics.jsonl."""
 
 
 @contextmanager

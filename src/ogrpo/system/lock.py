@@ -21,7 +21,7 @@ _handles: dict[Path, int] = {}
 """Open files of this process that hold a lock."""
 
 
-class Taken(ValueError):
+class FolderInUse(ValueError):
     """A folder that another process holds."""
 
 
@@ -38,7 +38,7 @@ def take(folder: Path, command: str, warn: Callable[[str], object] | None = None
       warn: gets a line where the file system knows no locks, and the folder is not taken.
 
     Raises:
-      Taken: a process has it; the message says which.
+      FolderInUse: a process has it; the message says which.
       NoLocks: the file system cannot say whether one has, and there is no `warn`.
     """
     path = folder.resolve() / NAME
@@ -49,7 +49,7 @@ def take(folder: Path, command: str, warn: Callable[[str], object] | None = None
         holder = _read(handle)
         os.close(handle)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise Taken(f"{folder} is in use by {holder}") from None
+            raise FolderInUse(f"{folder} is in use by {holder}") from None
         if error.errno not in WITHOUT:
             raise
         if warn is None:

@@ -51,7 +51,7 @@ OptionalChance = Annotated[
     Annotated[float, Interval(gt=0, lt=1)] | None, metavar("{None}|FLOAT in (0, 1)")
 ]
 
-Table = tuple[tuple[str, Callable[[Any], object], str], ...]
+Conditions = tuple[tuple[str, Callable[[Any], object], str], ...]
 """Rows of options, separated by blanks, a condition, and what to say where it does not hold."""
 INERT = "which changes nothing here: "
 
@@ -85,7 +85,7 @@ def check(config: Any, prefix: str = "") -> None:
 
 
 def check_conditions(
-    config: Any, table: Table, *, clause: str = "", prefix: str = "", **words: object
+    config: Any, table: Conditions, *, clause: str = "", prefix: str = "", **words: object
 ) -> None:
     """Walks a table of conditions: options may differ from their defaults where one holds.
 
@@ -116,11 +116,11 @@ def dashed(name: str) -> str:
 
 
 _SIGNS = {"ge": "at least", "gt": "a number above", "le": "at most", "lt": "below"}
-Limits = tuple[Any, list[tuple[str, float]], list[object], bool]
+FieldLimits = tuple[Any, list[tuple[str, float]], list[object], bool]
 
 
 @cache
-def _limits(kind: type[Any]) -> dict[str, Limits]:
+def _limits(kind: type[Any]) -> dict[str, FieldLimits]:
     """Returns what each field takes: its kind, signs and bounds, words, and whether None."""
     plain = typing.get_type_hints(kind)
     hints, limits = typing.get_type_hints(kind, include_extras=True), {}

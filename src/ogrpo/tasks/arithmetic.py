@@ -89,7 +89,7 @@ INCONSISTENT = 0.25
 """Probability that a step is told with the keyword of the reverse operator."""
 
 
-class Step(NamedTuple):
+class ArithmeticStep(NamedTuple):
     """`value operator operand`, and whether its telling suggests the reverse operator."""
 
     operator: Operator
@@ -102,7 +102,7 @@ class WordProblem(Problem):
     """A problem that remembers its equation."""
 
     start: int
-    steps: tuple[Step, ...]
+    steps: tuple[ArithmeticStep, ...]
 
 
 def split(train: int, heldout: int, seed: int) -> Split[WordProblem]:
@@ -221,13 +221,13 @@ def _draw(rng: np.random.Generator) -> WordProblem:
     people = iter([NAMES[i] for i in rng.permutation(len(NAMES))])
     who, what = next(people), _pick(OBJECTS, rng)
     sentences = [_pick(OPENINGS, rng).format(who=who, n=start, what=what)]
-    value, steps, equations = start, list[Step](), list[str]()
+    value, steps, equations = start, list[ArithmeticStep](), list[str]()
     for operator, operand in moves:
         inconsistent = rng.random() < INCONSISTENT
         phrase = _pick([p for p in PHRASES[operator] if p.inconsistent == inconsistent], rng)
         other = next(people) if "{other}" in phrase.text else who
         sentences.append(phrase.text.format(who=who, other=other, n=operand))
-        steps.append(Step(operator, operand, phrase.inconsistent))
+        steps.append(ArithmeticStep(operator, operand, phrase.inconsistent))
         result = calculate(value, operator, operand)
         equations.append(f"{value} {operator} {operand} = {result}")
         who, value = other, result

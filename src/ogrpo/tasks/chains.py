@@ -71,7 +71,7 @@ NAMES = ("Tom", "Ann", "Ben", "Eva", "Sam", "Mia", "Leo", "Zoe")
 UNITS = ("apples", "pears", "plums", "nuts", "figs", "shells", "cards", "coins")
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """A verb and a measure."""
 
     verb: str
@@ -83,7 +83,7 @@ class Chain(Problem):
     """A problem that remembers its steps and its kind."""
 
     start: int
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     kind: Kind
 
 
@@ -152,7 +152,7 @@ def _draw(rng: np.random.Generator) -> Chain:
         if VALUES[0] <= values.min() and values.max() <= VALUES[1]:
             break
     who, unit = NAMES[int(rng.integers(len(NAMES)))], UNITS[int(rng.integers(len(UNITS)))]
-    steps = tuple(map(Step, verbs, measures))
+    steps = tuple(map(ChainStep, verbs, measures))
     sentences = " ".join(f"{step.verb} a {step.measure} ." for step in steps)
     question = f"{who} has {start} {unit} . {sentences} How many ?"
     problem = Chain(question, "", start=start, steps=steps, kind=kind)

@@ -78,7 +78,7 @@ class Story(NamedTuple):
         return calculate(*self.steps[-1])
 
 
-class Draw:
+class StoryDraw:
     """Draws what a story is made of, from a seeded generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -101,7 +101,7 @@ class Draw:
         return self._people.pop(int(self.rng.integers(len(self._people))))
 
 
-def changes(draw: Draw) -> Story:
+def changes(draw: StoryDraw) -> Story:
     """Somebody has some, gets more and gives some away."""
     who, other, things = draw.person(), draw.person(), draw.one_of(*THINGS)
     value, steps = draw.number(5, 20), []
@@ -128,7 +128,7 @@ def changes(draw: Draw) -> Story:
     return Story(facts, question, steps, f"{who.name} has {{}}")
 
 
-def packs(draw: Draw) -> Story:
+def packs(draw: StoryDraw) -> Story:
     """Equal boxes, of which some are taken or to which some are added."""
     who, things, boxes = draw.person(), draw.one_of(*THINGS), draw.one_of(*BOXES)
     many, each = draw.number(2, 6), draw.number(3, 9)
@@ -155,7 +155,7 @@ def packs(draw: Draw) -> Story:
     return Story([fact], question, steps, f"The number of {things} is {{}}")
 
 
-def shares(draw: Draw) -> Story:
+def shares(draw: StoryDraw) -> Story:
     """Things shared equally."""
     who, things = draw.person(), draw.one_of(*THINGS)
     friends, each = draw.number(2, 6), draw.number(2, 9)
@@ -173,7 +173,7 @@ def shares(draw: Draw) -> Story:
     return Story(facts, question, steps, "Each friend gets {}")
 
 
-def shopping(draw: Draw) -> Story:
+def shopping(draw: StoryDraw) -> Story:
     """A price for each, a total, and change or a second purchase."""
     who, (good, goods) = draw.person(), draw.one_of(*GOODS)
     many, price = draw.number(2, 6), draw.number(2, 9)
@@ -198,7 +198,7 @@ def shopping(draw: Draw) -> Story:
     return Story(facts, question, steps, f"{who.name} spends {{}}")
 
 
-def days(draw: Draw) -> Story:
+def days(draw: StoryDraw) -> Story:
     """So many a day, for some days, of a whole."""
     who, each, many = draw.person(), draw.number(3, 9), draw.number(2, 7)
     does, what = draw.one_of(
@@ -215,7 +215,7 @@ def days(draw: Draw) -> Story:
     return Story(facts, question, steps, f"The number of {what} left is {{}}")
 
 
-def ages(draw: Draw) -> Story:
+def ages(draw: StoryDraw) -> Story:
     """Two people who are compared."""
     one, two = draw.person(), draw.person()
     age = draw.number(6, 20)
@@ -237,7 +237,7 @@ def ages(draw: Draw) -> Story:
     return Story(facts, f"How old is {two.name}?", steps, f"{two.name} is {{}}")
 
 
-def wages(draw: Draw) -> Story:
+def wages(draw: StoryDraw) -> Story:
     """Hours at a rate, and what is spent of them."""
     who, rate, hours = draw.person(), draw.number(5, 12), draw.number(2, 6)
     facts = [f"{who.name} earns {rate} dollars an hour and works {hours} hours."]
@@ -253,7 +253,7 @@ def wages(draw: Draw) -> Story:
     return Story(facts, question, steps, f"{who.name} earns {{}}")
 
 
-def bus(draw: Draw) -> Story:
+def bus(draw: StoryDraw) -> Story:
     """People who get on and off."""
     vehicle = draw.one_of("bus", "train", "ferry", "tram")
     value = draw.number(8, 30)
@@ -273,7 +273,7 @@ def bus(draw: Draw) -> Story:
     return Story(facts, question, steps, f"The number of people on the {vehicle} is {{}}")
 
 
-def farm(draw: Draw) -> Story:
+def farm(draw: StoryDraw) -> Story:
     """Animals with a yield a day, of which a part is used."""
     who = draw.person()
     animals, gives = draw.one_of(("hens", "eggs"), ("cows", "cans of milk"), ("trees", "plums"))
@@ -290,7 +290,7 @@ def farm(draw: Draw) -> Story:
     return Story(facts, question, steps, f"{who.name} gets {{}}")
 
 
-def recipe(draw: Draw) -> Story:
+def recipe(draw: StoryDraw) -> Story:
     """Ingredients for several of a dish, some of which are there already."""
     who, each, many = draw.person(), draw.number(2, 5), draw.number(2, 6)
     part, dish = draw.one_of(
@@ -308,13 +308,13 @@ def recipe(draw: Draw) -> Story:
     return Story(facts, question, steps, f"{who.name} needs {{}}")
 
 
-STORIES: tuple[Callable[[Draw], Story], ...] = (
+STORIES: tuple[Callable[[StoryDraw], Story], ...] = (
     *(changes, packs, shares, shopping, days),
     *(ages, wages, bus, farm, recipe),
 )
 
 
-def distraction(draw: Draw) -> str:
+def distraction(draw: StoryDraw) -> str:
     """Returns a sentence with a number that no question asks for."""
     who, things = draw.person(), draw.one_of("cousins", "umbrellas", "clocks", "hats", "keys")
     return draw.one_of(
@@ -336,7 +336,7 @@ def problems(seed: int, split: str) -> Iterator[tuple[str, str, int]]:
     rng = np.random.default_rng([seed, STREAMS[split]])
     seen: set[str] = set()
     while True:
-        draw = Draw(rng)
+        draw = StoryDraw(rng)
         story = draw.one_of(*STORIES)(draw)
         facts = story.facts
         if rng.random() < DISTRACTED:

@@ -85,7 +85,7 @@ def test_only_whole_rows_of_the_study_are_kept(tmp_path, monkeypatch):
     header, rows = read_rows(kept)
     assert rows == ROWS
     assert header["command"] == "python -m experiments.run my-study --jobs 2"
-    with lock.held(folder, "a grid"), pytest.raises(lock.Taken, match=r"in use by .*a grid"):
+    with lock.held(folder, "a grid"), pytest.raises(lock.FolderInUse, match=r"in use by .*a grid"):
         grid.restore("my-study", folder, quiet)
 
 

@@ -14,12 +14,12 @@ from ogrpo.kernels.attention.blocked import blocked_attention
 from ogrpo.kernels.benchmark import attention_gradients, attention_inputs
 from ogrpo.policy.attention import KeySegment, attend
 from ogrpo.policy.decoder import keep_products
-from ogrpo.policy.flops import Step
+from ogrpo.policy.flops import Tile
 from tests.kernels.attention import cases
 
 pytestmark = pytest.mark.slow
 
-TILES = [partial(blocked_attention, tile=Step(*sizes)) for sizes in ((4, 3), (64, 128), (1, 1))]
+TILES = [partial(blocked_attention, tile=Tile(*sizes)) for sizes in ((4, 3), (64, 128), (1, 1))]
 SMALL = TILES[0]
 ragged = st.tuples(
     st.lists(st.integers(1, cases.P), min_size=cases.N, max_size=cases.N),

@@ -11,7 +11,7 @@ from ogrpo.kernels.attention import LEAST_KEYS, describe, kernel
 from ogrpo.kernels.attention.blocked import blocked_attention, tile_for
 from ogrpo.kernels.log_probs import chunked_log_probs
 from ogrpo.policy.attention import KeySegment, causal
-from ogrpo.policy.flops import Step
+from ogrpo.policy.flops import Tile
 from ogrpo.policy.packing import packed_log_probs_and_entropy
 from tests.policy.test_packing import make_groups, packed
 from tests.policy.tiny import make_config, make_params
@@ -65,7 +65,7 @@ def test_the_packed_decoder_takes_both_kernels():
     config = make_config("Llama")
     params, rows = make_params(config), packed(make_groups(3, 4, 9, 40, seed=1))[2]
     kernels = {
-        "attention_fn": partial(blocked_attention, tile=Step(5, 3)),
+        "attention_fn": partial(blocked_attention, tile=Tile(5, 3)),
         "log_probs_fn": partial(chunked_log_probs, width=4),
     }
 

@@ -21,7 +21,7 @@ AdvantageFn = Callable[..., jax.Array]
 ReductionFn = Callable[..., Total]
 CriticFn = Callable[..., jax.Array]
 KlTermFn = Callable[[jax.Array, TokenBatch], jax.Array]
-Knobs = Mapping[str, Scalar]
+KnobMap = Mapping[str, Scalar]
 
 
 class LooksAt(IntEnum):
@@ -217,7 +217,7 @@ class Algorithm:
     def compute_advantages(
         self,
         rewards: jax.Array,
-        knobs: Knobs,
+        knobs: KnobMap,
         key: jax.Array | None = None,
         trajectory: Trajectory | None = None,
     ) -> jax.Array:
@@ -234,13 +234,17 @@ class Algorithm:
             )
         return whiten(advantages, trajectory.mask & ~jnp.isnan(rewards)[..., None])
 
-    def returns(self, rewards: jax.Array, knobs: Knobs, trajectory: Trajectory) -> jax.Array:
+    def returns(self, rewards: jax.Array, knobs: KnobMap, trajectory: Trajectory) -> jax.Array:
         """The targets of the values: advantages before they are whitened, above the old values."""
         values = needed(trajectory.values, "values")
         return self._advantages(rewards, knobs, None, trajectory) + values
 
     def _advantages(
-        self, rewards: jax.Array, knobs: Knobs, key: jax.Array | None, trajectory: Trajectory | None
+        self,
+        rewards: jax.Array,
+        knobs: KnobMap,
+        key: jax.Array | None,
+        trajectory: Trajectory | None,
     ) -> jax.Array:
         read: list[object] = []
         if KEY in self.reads:
@@ -261,7 +265,7 @@ class Algorithm:
             raise ValueError(f"{self.name} needs random numbers: give key=jax.random.key(seed)")
         return jax.random.uniform(jax.random.fold_in(key, 1), shape)
 
-    def token_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
+    def token_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: KnobMap) -> jax.Array:
         """Loss per token without the KL term. [..., T] -> [..., T].
 
         Raises:
@@ -272,11 +276,11 @@ class Algorithm:
         }
         return self.loss(log_probs, batch._replace(**undeclared), **self._taken_by(LOSS, knobs))
 
-    def _taken_by(self, part: str, knobs: Knobs) -> dict[str, Scalar]:
+    def _taken_by(self, part: str, knobs: KnobMap) -> dict[str, Scalar]:
         names = [n for n, knob in self.knobs.items() if part in knob.parts and n != BETA]
         return {name: knobs[name] for name in names if name in knobs}
 
-    def kl_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: Knobs) -> jax.Array:
+    def kl_loss(self, log_probs: jax.Array, batch: TokenBatch, knobs: KnobMap) -> jax.Array:
         """beta KL(pi||ref) per token, 0 where masked. [..., T] -> [..., T]."""
         check_nonnegative(beta=knobs[BETA])
         if batch.ref_log_probs is None:
@@ -288,14 +292,19 @@ class Algorithm:
         return jnp.where(batch.mask, knobs[BETA] * self.kl(log_probs, batch), 0)
 
     def value_loss(
-        self, values: jax.Array, returns: jax.Array, mask: jax.Array, knobs: Knobs
+        self, values: jax.Array, returns: jax.Array, mask: jax.Array, knobs: KnobMap
     ) -> jax.Array:
         """Loss of the values per token, 0 where masked. [..., T] -> [..., T]."""
         assert self.critic is not None
         return self.critic(values, returns, mask, **self._taken_by(CRITIC, knobs))
 
     def total(
-        self, values: jax.Array, mask: jax.Array, knobs: Knobs, *, counted: jax.Array | None = None
+        self,
+        values: jax.Array,
+        mask: jax.Array,
+        knobs: KnobMap,
+        *,
+        counted: jax.Array | None = None,
     ) -> Total:
         """The reduction. [..., G, T] -> Total."""
         return self.reduction(values, mask, counted=counted, **self._taken_by(REDUCTION, knobs))

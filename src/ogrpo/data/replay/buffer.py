@@ -23,7 +23,7 @@ from ogrpo.data.replay.table import Draw, Table
 from ogrpo.protocol import BoolArray
 from ogrpo.system.files import drop_drafts, make_folder
 
-State = dict[str, Any]
+BufferState = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class ReplayBuffer:
         sampler: Sampler,
         *,
         folder: Path | None = None,
-        state: State | None = None,
+        state: BufferState | None = None,
         segment_groups: int = 256,
         refuse_zero_variance: bool = False,
         refuse_failures: bool = False,
@@ -204,7 +204,7 @@ class ReplayBuffer:
             figures[f"{name}/max"] = values.max(initial=0)
         return {name: float(n) for name, n in {**figures, **self._counts}.items()}
 
-    def state(self) -> State:
+    def state(self) -> BufferState:
         """Flushes, and returns what a checkpoint needs beside the segments: plain JSON.
 
         Raises:
@@ -228,7 +228,7 @@ class ReplayBuffer:
             "segments": self._journal.digests(table.ids),
         }
 
-    def prune(self, states: Iterable[State] = ()) -> int:
+    def prune(self, states: Iterable[BufferState] = ()) -> int:
         """Deletes the files without a group held, here or in one of `states`; returns how many.
 
         Pass every state that may still be opened: one that speaks of a deleted file cannot be.
@@ -288,7 +288,7 @@ class ReplayBuffer:
             staleness = self._table.features(ids).staleness
             self._evict(ids[staleness > self.limits.staleness], "staleness")
 
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: BufferState) -> None:
         """Reads the groups of a state back, and sets later segments aside."""
         table = self._table = Table(state["capacity"])
         self._counts, ids = Counter(state["counts"]), np.array(state["ids"], np.int64)

@@ -148,7 +148,7 @@ def take_folder(folder: Path) -> None:
     """Takes a folder for this process until it ends, unless its run, the folder above, has it.
 
     Raises:
-        Taken: another process has it.
+        FolderInUse: another process has it.
     """
     if lock.belongs_here(folder):
         return

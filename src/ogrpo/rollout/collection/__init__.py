@@ -8,7 +8,7 @@ with Collector(engine, request_at, sampling, reward_fn, steps=range(240), limits
 from ogrpo.rollout.collection.collector import Collector as Collector
 from ogrpo.rollout.collection.request_queue import CollectionError as CollectionError
 from ogrpo.rollout.collection.request_queue import CollectionLimits as CollectionLimits
+from ogrpo.rollout.collection.request_queue import GroupRewardFn as GroupRewardFn
 from ogrpo.rollout.collection.request_queue import Request as Request
 from ogrpo.rollout.collection.request_queue import Rewarded as Rewarded
-from ogrpo.rollout.collection.request_queue import RewardFn as RewardFn
-from ogrpo.rollout.collection.request_queue import Taken as Taken
+from ogrpo.rollout.collection.request_queue import RewardedBatch as RewardedBatch

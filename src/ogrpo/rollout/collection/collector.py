@@ -26,12 +26,12 @@ from ogrpo.protocol import Engine, Group, Sampling
 from ogrpo.rollout.check import REFUSED, Flaw, Requirements, flaws
 from ogrpo.rollout.collection.request_queue import (
     CollectionLimits,
+    GroupRewardFn,
     Publish,
     Request,
     RequestQueue,
     Rewarded,
-    RewardFn,
-    Taken,
+    RewardedBatch,
 )
 from ogrpo.system.terminal import shown
 
@@ -59,7 +59,7 @@ class Collector(AbstractContextManager["Collector"]):
         engine: Engine,
         request_at: Callable[[int], Request],
         sampling: Sampling,
-        reward_fn: RewardFn,
+        reward_fn: GroupRewardFn,
         *,
         steps: range,
         limits: CollectionLimits,
@@ -123,7 +123,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._queue.request(until)
             self._changed.notify_all()
 
-    def take(self, step: int) -> Taken:
+    def take(self, step: int) -> RewardedBatch:
         """Returns the batch of a step, waiting for it; steps are taken in order, each once.
 
         Raises:

@@ -89,12 +89,12 @@ class Rewarded:
     failures: tuple[str, ...] = ()
 
 
-RewardFn = Callable[[Request, Sequence[int], Sequence[Group]], Sequence[Rewarded]]
+GroupRewardFn = Callable[[Request, Sequence[int], Sequence[Group]], Sequence[Rewarded]]
 """`(request, places of its prompts, their groups) -> one Rewarded for each group`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class RewardedBatch:
     """One whole rewarded group for each prompt of a request, in the order of its prompts."""
 
     request: Request
@@ -163,7 +163,7 @@ class Publish:
     version: int
 
 
-Command = Call | Publish
+EngineCommand = Call | Publish
 
 
 @dataclass(eq=False)
@@ -200,11 +200,11 @@ class RequestQueue:
         self.retried = 0
         self.refused: Counter[str] = Counter()
         self.staleness: Counter[int] = Counter()
-        self.under_way: set[Command] = set()
+        self.under_way: set[EngineCommand] = set()
         self._request_at, self._sampling = request_at, sampling
         self._limits, self._steps = limits, steps
         self._requested, self._next = steps.start, steps.start
-        self._queue: deque[Command] = deque()
+        self._queue: deque[EngineCommand] = deque()
         self.unjudged: deque[Unjudged] = deque()
         self._batches: dict[int, _Batch] = {}
 
@@ -241,7 +241,7 @@ class RequestQueue:
 
     # --- the workers' side ---------------------------------------------------------------------
 
-    def begin(self) -> Command | None:
+    def begin(self) -> EngineCommand | None:
         """Returns what a free worker does next; None if it has to wait.
 
         A push of ordered weights waits for the calls under way, and calls wait for any push.
@@ -278,7 +278,7 @@ class RequestQueue:
         if refused:
             self._draw_again(call, refused)
 
-    def failed(self, command: Command, error: BaseException) -> None:
+    def failed(self, command: EngineCommand, error: BaseException) -> None:
         """Ends collection, as the engine failed."""
         self.under_way.remove(command)
         if isinstance(command, Publish):
@@ -341,7 +341,7 @@ class RequestQueue:
                 "batch is taken once, in order"
             )
 
-    def hand_out(self, step: int) -> Taken:
+    def hand_out(self, step: int) -> RewardedBatch:
         """Returns the batch of a step, which must be complete."""
         batch = self._batches.pop(step)
         self._next = step + 1
@@ -349,4 +349,4 @@ class RequestQueue:
         self.staleness.update(
             step - c.policy_version for each in rewarded for c in each.group.completions
         )
-        return Taken(batch.request, rewarded)
+        return RewardedBatch(batch.request, rewarded)

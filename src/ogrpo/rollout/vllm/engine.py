@@ -39,7 +39,7 @@ from ogrpo.system.values import check
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 TensorsFn = Callable[[Any], Mapping[str, np.ndarray]]
-ScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
+SequenceScoreFn = Callable[[Any, Sequence[IntArray]], Sequence[np.ndarray]]
 FIRST_LOOK, LATER_LOOKS = 0.1, 5.0
 """Seconds until the servers' metrics are read in a batch, and between two readings at most."""
 SHOWN = {
@@ -101,7 +101,7 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         *,
         expected: Expected,
         tensors_fn: TensorsFn,
-        score_fn: ScoreFn,
+        score_fn: SequenceScoreFn,
         in_flight: InFlight = "wait",
     ) -> None:
         if not options.url:

@@ -26,7 +26,7 @@ from ogrpo.rollout.vllm.errors import (
     rest_seconds,
 )
 from ogrpo.rollout.vllm.push import Target
-from ogrpo.rollout.vllm.server import Server, Setup, Trust, Verdict
+from ogrpo.rollout.vllm.server import ProofVerdict, Server, Setup, Trust
 from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class Fleet:
             drawn = await _gather([self._draw(chunk, duplicates) for chunk in chunks])
             sources = list(dict.fromkeys((server, lineage) for server, lineage, _ in drawn))
             answers = await _gather([server.confirm(lineage) for server, lineage in sources])
-            verdicts: dict[Any, Verdict] = dict(zip(sources, answers, strict=True))
+            verdicts: dict[Any, ProofVerdict] = dict(zip(sources, answers, strict=True))
             for chunk, (server, lineage, groups) in zip(chunks, drawn, strict=True):
                 if verdicts[server, lineage] == "proven":
                     done.update(zip(chunk.places, groups, strict=True))

@@ -43,7 +43,7 @@ PROOFS_FAILED, PROOFS_UNANSWERED = "servers/proofs_failed", "servers/proofs_unan
 UNANSWERED = 2
 """Attempts without an answer until samples that wait for a proof are given up as unanswered."""
 
-Verdict = Literal["proven", "failed", "unanswered"]
+ProofVerdict = Literal["proven", "failed", "unanswered"]
 Action = Literal["rest", "meet", "prove", "push", "trust"]
 """The next step of the task."""
 
@@ -145,7 +145,7 @@ class Server:
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
         # Who waits for a proof that begins later: how many attempts had no answer since then.
-        self._questions: dict[asyncio.Future[Verdict], int] = {}
+        self._questions: dict[asyncio.Future[ProofVerdict], int] = {}
         self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -211,7 +211,7 @@ class Server:
         self.uses -= 1
         self._see(drawn=True)
 
-    async def confirm(self, lineage: int) -> Verdict:
+    async def confirm(self, lineage: int) -> ProofVerdict:
         """Returns whether what was drawn in a lineage until now came from the proven weights.
 
         "failed": it did not, or nobody can tell any more. "unanswered": the server was asked
@@ -219,12 +219,12 @@ class Server:
         """
         if self.over or self.observed.lineage != lineage or self.observed.target is None:
             return "failed"
-        question: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        question: asyncio.Future[ProofVerdict] = asyncio.get_running_loop().create_future()
         self._questions[question] = 0
         self._see(awaited=True)
         return await question
 
-    def _answer(self, verdict: Verdict, questions: list[Any] | None = None) -> None:
+    def _answer(self, verdict: ProofVerdict, questions: list[Any] | None = None) -> None:
         """Answers questions, by default all."""
         for question in list(self._questions if questions is None else questions):
             if not question.done():
