@@ -131,7 +131,7 @@ REFUSED = [
             "rollout.workers": 2,
             "rollout.in_flight": "abort",
         },
-        r"certificate\.delta is 0\.05, whose evidence may not be chosen .*in-flight abort does",
+        r"certificate\.delta is 0\.05, whose draws may not be selected by length, .*in-flight abort does",
     ),
     *(
         ({"certificate.delta": 0.05, option: value}, r"certificate\.delta is .* draw from others")

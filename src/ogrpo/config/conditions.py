@@ -145,7 +145,7 @@ VALID_IF: Conditions = (
     (
         "certificate.delta",
         lambda c: c.schedule.sync_offset == 0 or c.rollout.in_flight == "wait",
-        "whose evidence may not be chosen by its length, as rollout.in-flight {c.rollout.in_flight}"
+        "whose draws may not be selected by length, as rollout.in-flight {c.rollout.in_flight}"
         " does: give --certificate.delta None, or leave that out",
     ),
     (

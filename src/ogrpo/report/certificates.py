@@ -105,7 +105,7 @@ def claim(line: dict[str, Any]) -> Claim:
     step, scale, bound, *gains = whole
     delta, least = Fraction(str(line["delta"])), min(gains, default=0)
     if step < 0 or not 0 < delta < 1 or bound > scale or least < -scale:
-        raise ValueError("a step below 0, a chance that is none, or a gain of no rewards")
+        raise ValueError("a step below 0, a delta outside (0, 1), or a bound or gain out of range")
     return Claim(step, old, new, delta, scale, bound, tuple(gains))
 
 

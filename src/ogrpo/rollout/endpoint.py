@@ -7,7 +7,7 @@ is done one request at a time. It is no vLLM: no batching across requests, no ab
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -124,7 +124,7 @@ class Service:
     generated: int = 0
     _gate: threading.Condition = field(default_factory=threading.Condition)
     _running: int = 0
-    _sampler: Any = field(default_factory=threading.Lock)
+    _sampler: threading.Lock = field(default_factory=threading.Lock)
     _drawn: int = 0
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ class Service:
             self.params = self.model.params_fn(opened.get_tensor)
             self.model.engine.publish(self.params, release.version)
 
-    def call(self, method: Any, arguments: Json) -> list[Json]:
+    def call(self, method: object, arguments: Json) -> list[Json]:
         """Answers `/collective_rpc` for the method that the trainer calls."""
         if method != "ogrpo_describe":
             raise BadRequest(f"this server has no method {method!r:.60}", 500)
@@ -209,7 +209,7 @@ class Service:
             self._gate.notify_all()
 
     @contextmanager
-    def _let_in(self) -> Any:
+    def _let_in(self) -> Iterator[None]:
         """Waits until nothing is paused, and counts a request as running."""
         with self._gate:
             self._gate.wait_for(lambda: not self.paused)

@@ -182,7 +182,7 @@ class Lying:
 
 @pytest.fixture(autouse=True)
 def _without_rests(monkeypatch):
-    monkeypatch.setattr(errors, "FIRST_REST", 0.01)
+    monkeypatch.setattr(errors, "FIRST_BACKOFF", 0.01)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["native", "portable"])

@@ -116,7 +116,7 @@ def test_what_waiting_does_not_help_is_said_without_what_is_secret_in_it(answers
 def test_the_environment_says_who_asks(monkeypatch, name, value, header):
     monkeypatch.setenv(name, value)
     with answering({"/health": 401, "/collective_rpc": 401}) as (url, asked_by):
-        with pytest.raises(RolloutError, match=r"401: it does not let us in.*OGRPO_API") as caught:
+        with pytest.raises(RolloutError, match=r"401: wrong credentials.*OGRPO_API") as caught:
             ask_health(url)
         with pytest.raises(Exception, match="answered 401") as refused:
             engine_of(ServerOptions(url=(url,), attempts=1))

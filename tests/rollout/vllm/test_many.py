@@ -52,7 +52,7 @@ class Ledger:
 
 
 def test_256_rollouts_at_once_are_each_handed_out_once(farm, monkeypatch):
-    monkeypatch.setattr(errors, "FIRST_REST", 0.01)
+    monkeypatch.setattr(errors, "FIRST_BACKOFF", 0.01)
     server = farm.start()
     limits = {"workers": WORKERS, "prompts_per_call": MANY // WORKERS}
     with (

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from ogrpo.protocol import Sampling
 from ogrpo.rollout.vllm import Expected, PublishRefused, RolloutError, ServerOptions
 from ogrpo.rollout.vllm.api import ServerApi
-from ogrpo.rollout.vllm.errors import LONGEST_REST, Changes
+from ogrpo.rollout.vllm.errors import LONGEST_BACKOFF, Changes
 from ogrpo.rollout.vllm.fleet import Fleet
 from ogrpo.rollout.vllm.push import Target
 from ogrpo.rollout.vllm.server import Server, Setup
@@ -37,7 +37,7 @@ PATHS = (
     *("models", "version", "get_world_size"),
 )
 KINDS = ("refuse", "drop", "lose", "hang", "odd", "late", "ignore")
-SETTLED = 2 * OPTIONS.timeout + 2 * LONGEST_REST
+SETTLED = 2 * OPTIONS.timeout + 2 * LONGEST_BACKOFF
 """Seconds after which a server that is well serves what is wanted: the calls that still wait for a
 lost answer, a rest, and the calls that bring it there."""
 LONG = 2000.0

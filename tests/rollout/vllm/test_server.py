@@ -47,10 +47,10 @@ SERVES = replace(FRESH, target=OLD, proven=OLD)
 @pytest.mark.parametrize(
     ("observed", "action"),
     [
-        (Observed(), "meet"),
-        (Observed(trust=Trust.DOUBTED, doubt=ValueError()), "rest"),
-        (Observed(trust=Trust.RESTED, doubt=ValueError()), "meet"),
-        (replace(FRESH, trust=Trust.MET), "trust"),
+        (Observed(), "inspect"),
+        (Observed(trust=Trust.DOUBTED, doubt=ValueError()), "back off"),
+        (Observed(trust=Trust.BACKED_OFF, doubt=ValueError()), "inspect"),
+        (replace(FRESH, trust=Trust.INSPECTED), "trust"),
         (FRESH, None),
         (replace(FRESH, target=OLD), "push"),
         (SERVES, None),
@@ -58,11 +58,11 @@ SERVES = replace(FRESH, target=OLD, proven=OLD)
         (replace(SERVES, awaited=True), "prove"),
         (replace(SERVES, target=NEW), "push"),
         (replace(SERVES, target=NEW, drawn=True), "prove"),  # before the weights change
-        (replace(SERVES, trust=Trust.MET), "prove"),
-        (replace(SERVES, trust=Trust.MET, target=NEW), "prove"),
+        (replace(SERVES, trust=Trust.INSPECTED), "prove"),
+        (replace(SERVES, trust=Trust.INSPECTED, target=NEW), "prove"),
         (replace(SERVES, trust=Trust.PROVEN, target=NEW), "push"),
         (replace(SERVES, trust=Trust.PROVEN), "trust"),
-        (replace(SERVES, trust=Trust.MET, proven=None), "push"),
+        (replace(SERVES, trust=Trust.INSPECTED, proven=None), "push"),
         (replace(SERVES, target=None, drawn=True), None),
     ],
 )

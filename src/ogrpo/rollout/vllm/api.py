@@ -303,7 +303,7 @@ def _health(url: str) -> httpx.Response:
 
 def _remedy(url: str, reply: httpx.Response) -> str:
     if reply.status_code in (401, 403, 407):
-        return f"it does not let us in; {ELSEWHERE}"
+        return f"wrong credentials, or none; {ELSEWHERE}"
     if reply.has_redirect_location:
         target = httpx.URL(reply.headers["Location"])
         host = target.netloc.decode()  # without who asks

@@ -8,7 +8,7 @@ from ogrpo.rollout.check import Flaw
 BUSY = (408, 425, 429, 502, 503, 504)
 """Answers of a server, or of a proxy before it, that is there and cannot answer yet. Any other
 answer of an error, repeated often enough in a row, says that it never will."""
-FIRST_REST, LONGEST_REST = 0.5, 30.0
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 """Seconds that a server is left alone after a failure; they double from one to the next."""
 
 
@@ -58,9 +58,9 @@ class Refused(ValueError):
     """A set-up under which log-probs would be wrong, with the remedy."""
 
 
-def rest_seconds(before: int) -> float:
+def backoff_seconds(before: int) -> float:
     """Returns how long to leave a server alone that has been left alone so many times in a row."""
-    return min(LONGEST_REST, FIRST_REST * 2**before)
+    return min(LONGEST_BACKOFF, FIRST_BACKOFF * 2**before)
 
 
 class Patience:

@@ -23,10 +23,10 @@ from ogrpo.rollout.vllm.errors import (
     Rejected,
     RolloutError,
     Unavailable,
-    rest_seconds,
+    backoff_seconds,
 )
 from ogrpo.rollout.vllm.push import Target
-from ogrpo.rollout.vllm.server import ProofVerdict, Server, Setup, Trust
+from ogrpo.rollout.vllm.server import Server, Setup, Trust
 from ogrpo.rollout.vllm.wire import UNLABELLED, Order
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Fleet:
             doubt = server.observed.doubt
             if server.over or isinstance(doubt, PublishRefused | Refused | Unavailable | Rejected):
                 return True
-            return doubt is not None and server.observed.rests >= TRIES
+            return doubt is not None and server.observed.backoffs >= TRIES
 
         begin = asyncio.get_running_loop().time()
         await self._changes.until(
@@ -172,11 +172,11 @@ class Fleet:
             cuts = [missing[start : start + size] for start in range(0, len(missing), size)]
             chunks = [_Chunk(cut, [prompts[n] for n in cut], sampling, seed) for cut in cuts]
             drawn = await _gather([self._draw(chunk, duplicates) for chunk in chunks])
-            sources = list(dict.fromkeys((server, lineage) for server, lineage, _ in drawn))
-            answers = await _gather([server.confirm(lineage) for server, lineage in sources])
-            verdicts: dict[Any, ProofVerdict] = dict(zip(sources, answers, strict=True))
-            for chunk, (server, lineage, groups) in zip(chunks, drawn, strict=True):
-                if verdicts[server, lineage] == "proven":
+            sources = list(dict.fromkeys((server, resets) for server, resets, _ in drawn))
+            answers = await _gather([server.confirm(resets) for server, resets in sources])
+            verdicts = dict(zip(sources, answers, strict=True))
+            for chunk, (server, resets, groups) in zip(chunks, drawn, strict=True):
+                if verdicts[server, resets] == "proven":
                     done.update(zip(chunk.places, groups, strict=True))
                 else:
                     self._counts["discarded_groups"] += len(groups)
@@ -201,7 +201,7 @@ class Fleet:
         Answers that say no are counted, no answer at all takes patience, too.
 
         Returns:
-            The server, the lineage in which it drew, and the groups.
+            The server, its `resets` while it drew, and the groups.
         """
         answered, unanswered, waited, last = 0, 0, False, ""
         patience, refused = Patience(self._options.patience), list[Server]()
@@ -209,7 +209,7 @@ class Fleet:
         async with self._slots:
             while max(answered, unanswered if waited else 0) < self._options.attempts:
                 if refused and not self._others(refused):
-                    await asyncio.sleep(rest_seconds(len(refused) - 1))
+                    await asyncio.sleep(backoff_seconds(len(refused) - 1))
                 server = await self.acquire(refused)
                 seen = server.observed
                 assert seen.proven is not None
@@ -243,7 +243,7 @@ class Fleet:
                 # It has to be known which version drew each token.
                 unlabelled, labelled = _unlabelled(groups)
                 if not unlabelled and (labelled or server.observed.loads == seen.loads):
-                    return server, seen.lineage, groups
+                    return server, seen.resets, groups
                 answered += 1
                 self._counts["discarded_groups"] += len(groups)
                 if unlabelled:
@@ -325,11 +325,11 @@ class Fleet:
                 alone_since = loop.time() if alone_since is None else alone_since
                 left = alone_since + patience - loop.time()
                 if left <= 0:
-                    met = (Trust.ANSWERING, Trust.MET, Trust.PROVEN)
-                    if not any(one.observed.trust in met for one in self.servers):
+                    examined = (Trust.ANSWERING, Trust.INSPECTED, Trust.PROVEN)
+                    if not any(one.observed.trust in examined for one in self.servers):
                         raise RolloutError(
-                            f"no server has been ready for {patience:g} s; mend what is said of"
-                            " each and resume the run from its last checkpoint:\n" + self.states()
+                            f"no server has been ready for {patience:g} s; fix what each reports"
+                            " and resume the run from its last checkpoint:\n" + self.states()
                         )
                     left = None  # one is being brought to the target; that ends by itself
             else:

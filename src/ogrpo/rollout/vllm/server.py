@@ -1,7 +1,7 @@
 """One server, and the task that brings it to the target.
 
     Observed      what is known: the process, its weights, what it has proven, what is in doubt
-    next_action   the one thing to do about that: rest, meet, prove, push, trust, or nothing
+    next_action   the one thing to do about that: back off, inspect, prove, push, trust, or nothing
 
 Nobody else changes a server. Who meets a fault reports it (`doubts`), who has samples of it asks
 whether they may be used (`confirm`), and who wants samples waits until it is `ready`.
@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from ogrpo.rollout.options import InFlight, ServerOptions
 from ogrpo.rollout.vllm import capabilities
@@ -29,7 +29,7 @@ from ogrpo.rollout.vllm.errors import (
     RolloutError,
     Unavailable,
     Unproven,
-    rest_seconds,
+    backoff_seconds,
 )
 from ogrpo.rollout.vllm.push import PushReport, Target, load, prove
 from ogrpo.rollout.weights import WeightShare
@@ -37,14 +37,14 @@ from ogrpo.system.terminal import shown
 
 log = logging.getLogger(__name__)
 RESUMED = "servers/resumed"
-"""Counts the times that a server was paused when it was met, as by a push that was cut off."""
+"""Counts the times that a server was paused at an inspection, as by a push that was cut off."""
 PROOFS_FAILED, PROOFS_UNANSWERED = "servers/proofs_failed", "servers/proofs_unanswered"
 """Count proofs that showed other weights, and those to which no answer came."""
 UNANSWERED = 2
 """Attempts without an answer until samples that wait for a proof are given up as unanswered."""
 
 ProofVerdict = Literal["proven", "failed", "unanswered"]
-Action = Literal["rest", "meet", "prove", "push", "trust"]
+Action = Literal["back off", "inspect", "prove", "push", "trust"]
 """The next step of the task."""
 
 
@@ -52,9 +52,9 @@ class Trust(IntEnum):
     """Stages of a server's examination after something went wrong with it, in their order."""
 
     DOUBTED = auto()  # it is to be left alone for a while
-    RESTED = auto()  # it was
+    BACKED_OFF = auto()  # it was
     ANSWERING = auto()  # its extension has described it
-    MET = auto()  # it is not paused, and its capabilities are known
+    INSPECTED = auto()  # it is not paused, and its capabilities are known
     PROVEN = auto()  # it serves what it should
     FULL = auto()  # nothing is in doubt
 
@@ -72,10 +72,10 @@ class Observed:
         trust: how far its examination since then has come.
         drawn: whether samples came since its last proof began.
         awaited: whether somebody waits for a proof.
-        lineage: counts the times that it turned out to serve something else than was believed.
+        resets: counts the times that it turned out to serve other weights than believed.
         loads: counts the loads of weights; where one began during a request, the request alone does
             not say which weights drew its tokens.
-        rests: rests since it was last trusted.
+        backoffs: pauses since it was last trusted, each longer than the one before.
         rejections: attempts in a row that ended with an answer which says no.
     """
 
@@ -84,12 +84,12 @@ class Observed:
     instance: str | None = None
     proven: Target | None = None
     doubt: Exception | None = None
-    trust: Trust = Trust.RESTED
+    trust: Trust = Trust.BACKED_OFF
     drawn: bool = False
     awaited: bool = False
-    lineage: int = 0
+    resets: int = 0
     loads: int = 0
-    rests: int = 0
+    backoffs: int = 0
     rejections: int = 0
 
     @property
@@ -98,17 +98,34 @@ class Observed:
         return self.doubt is None and self.proven is not None and self.proven is self.target
 
 
+class ObservedFields(TypedDict, total=False):
+    """The types of what a task may note in `Observed`."""
+
+    target: Target | None
+    capabilities: Capabilities | None
+    instance: str | None
+    proven: Target | None
+    doubt: Exception | None
+    trust: Trust
+    drawn: bool
+    awaited: bool
+    resets: int
+    loads: int
+    backoffs: int
+    rejections: int
+
+
 def next_action(seen: Observed) -> Action | None:
     """Returns what to do about a server; None while there is nothing to do.
 
     Samples that it drew are proven before the weights change under which they were drawn.
     """
     if seen.trust is Trust.DOUBTED:
-        return "rest"
-    if seen.trust in (Trust.RESTED, Trust.ANSWERING):
-        return "meet"
+        return "back off"
+    if seen.trust in (Trust.BACKED_OFF, Trust.ANSWERING):
+        return "inspect"
     behind = seen.target is not None and seen.proven is not seen.target
-    open_question = seen.trust is Trust.MET or seen.awaited or (behind and seen.drawn)
+    open_question = seen.trust is Trust.INSPECTED or seen.awaited or (behind and seen.drawn)
     if seen.proven is not None and open_question:
         return "prove"
     if behind:
@@ -150,7 +167,7 @@ class Server:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def _see(self, **news: Any) -> None:
+    def _observe(self, **news: Unpack[ObservedFields]) -> None:
         """Notes what was observed, and wakes everybody whom it may concern."""
         self.observed = replace(self.observed, **news)
         self._wake.set()
@@ -174,7 +191,7 @@ class Server:
         """Sets what the server is to serve."""
         if target is None:
             self._answer("failed")
-        self._see(target=target)
+        self._observe(target=target)
 
     async def looked_at(self) -> None:
         """Returns when its capabilities are known.
@@ -201,30 +218,32 @@ class Server:
     def doubts(self, error: Exception, *, weights: bool = False) -> None:
         """Notes that something is wrong with it; with `weights`, that those it serves are."""
         if weights:
-            self._disbelieve()
+            self._reset()
         if self.observed.doubt is None:
-            log.warning("%s is given a rest: %s", self.api.url, shown(error))
-        self._see(doubt=error, trust=Trust.DOUBTED)
+            log.warning("%s is left alone for a while: %s", self.api.url, shown(error))
+        self._observe(doubt=error, trust=Trust.DOUBTED)
 
     def release(self) -> None:
         """Counts a request as done."""
         self.uses -= 1
-        self._see(drawn=True)
+        self._observe(drawn=True)
 
-    async def confirm(self, lineage: int) -> ProofVerdict:
-        """Returns whether what was drawn in a lineage until now came from the proven weights.
+    async def confirm(self, resets: int) -> ProofVerdict:
+        """Returns whether what was drawn since a reset came from the proven weights.
 
         "failed": it did not, or nobody can tell any more. "unanswered": the server was asked
         twice, and did not say. A proof serves all who asked before it began.
         """
-        if self.over or self.observed.lineage != lineage or self.observed.target is None:
+        if self.over or self.observed.resets != resets or self.observed.target is None:
             return "failed"
         question: asyncio.Future[ProofVerdict] = asyncio.get_running_loop().create_future()
         self._questions[question] = 0
-        self._see(awaited=True)
+        self._observe(awaited=True)
         return await question
 
-    def _answer(self, verdict: ProofVerdict, questions: list[Any] | None = None) -> None:
+    def _answer(
+        self, verdict: ProofVerdict, questions: list[asyncio.Future[ProofVerdict]] | None = None
+    ) -> None:
         """Answers questions, by default all."""
         for question in list(self._questions if questions is None else questions):
             if not question.done():
@@ -270,12 +289,12 @@ class Server:
         trust = Trust.FULL
         try:
             match action:
-                case "rest":
-                    await asyncio.sleep(rest_seconds(self.observed.rests))
-                    self._see(rests=self.observed.rests + 1)
-                    trust = Trust.RESTED
-                case "meet":
-                    trust = await self._meet()
+                case "back off":
+                    await asyncio.sleep(backoff_seconds(self.observed.backoffs))
+                    self._observe(backoffs=self.observed.backoffs + 1)
+                    trust = Trust.BACKED_OFF
+                case "inspect":
+                    trust = await self._inspect()
                 case "prove":
                     trust = await self._prove_again()
                 case "push":
@@ -283,13 +302,13 @@ class Server:
                 case "trust":
                     if doubt is not None:
                         log.warning("%s is back", self.api.url)
-                    self._see(doubt=None, trust=trust, rests=0, rejections=0)
+                    self._observe(doubt=None, trust=trust, backoffs=0, rejections=0)
         except (RolloutError, Refused) as error:
             self._fail(error)
         else:
             # A doubt that came up meanwhile is not answered by this.
-            if self.observed.doubt is doubt or action == "rest":
-                self._see(trust=trust)
+            if self.observed.doubt is doubt or action == "back off":
+                self._observe(trust=trust)
 
     def _fail(self, error: RolloutError | Refused) -> None:
         """Doubts the server; one that says no often enough at the start never says yes.
@@ -301,21 +320,21 @@ class Server:
         self._answer("unanswered", tired)
         status = getattr(error, "status", None)
         rejections = 0 if status is None or status in BUSY else self.observed.rejections + 1
-        self._see(awaited=bool(self._questions), rejections=rejections)
+        self._observe(awaited=bool(self._questions), rejections=rejections)
         never = self.observed.capabilities is None and rejections >= self._options.attempts
         self.doubts(Refused(f"{error} (asked {rejections} times)") if never else error)
 
-    def _disbelieve(self) -> None:
-        """Forgets what it serves: samples of this lineage may have come from anything."""
+    def _reset(self) -> None:
+        """Forgets what it serves: samples since the last time may have come from anything."""
         self._answer("failed")
-        self._see(proven=None, lineage=self.observed.lineage + 1)
+        self._observe(proven=None, resets=self.observed.resets + 1)
 
-    async def _meet(self) -> Trust:
+    async def _inspect(self) -> Trust:
         """Learns who answers, resumes it if it is paused, and looks at it if it is new."""
         doubt = self.observed.doubt
         now = await capabilities.describe(self.api)
         if self.observed.doubt is doubt:
-            self._see(trust=Trust.ANSWERING)
+            self._observe(trust=Trust.ANSWERING)
         paused = await self.api.is_paused()
         if paused:
             self._setup.counts[RESUMED] += 1
@@ -328,10 +347,10 @@ class Server:
         self._paused = False
         seen = self.observed
         if seen.capabilities is not None and now["instance"] == seen.instance:
-            return Trust.MET
+            return Trust.INSPECTED
         if seen.instance is not None:
-            self._disbelieve()
-        self._see(instance=None)
+            self._reset()
+        self._observe(instance=None)
         able = await capabilities.look(self.api, now, self._setup.expected)
         if (before := seen.capabilities) is not None:
             served, was = (able.dtype, able.log_probs), (before.dtype, before.log_probs)
@@ -342,12 +361,12 @@ class Server:
                 )
         if self._setup.in_flight == "keep" and not able.native:
             raise Refused(
-                f"{able.url} does not say which version drew which token, so that in_flight='keep' "
-                "would leave their log-probs without an owner: use 'wait' or 'abort', or start "
-                "vLLM >= 0.32 with --enable-scale-out"
+                f"{able.url} does not say which version drew which token, and in_flight='keep' "
+                "mixes the log-probs of several: use 'wait' or 'abort', or start vLLM >= 0.32 "
+                "with --enable-scale-out"
             )
-        self._see(capabilities=able, instance=now["instance"])
-        return Trust.MET
+        self._observe(capabilities=able, instance=now["instance"])
+        return Trust.INSPECTED
 
     async def _prove_again(self) -> Trust:
         """Has it prove what it has proven before; if it cannot, looks at it anew."""
@@ -359,8 +378,8 @@ class Server:
             await self._prove(seen.proven)
         except Unproven as error:
             log.warning("%s, and nobody pushed them: %s", self.api.url, shown(error))
-            self._disbelieve()
-            return Trust.RESTED
+            self._reset()
+            return Trust.BACKED_OFF
         return max(self.observed.trust, Trust.PROVEN)  # a doubted server's is still to come back
 
     async def _drain(self) -> None:
@@ -383,7 +402,7 @@ class Server:
         seen = self.observed
         assert seen.capabilities is not None
         questions = list(self._questions)
-        self._see(awaited=False, drawn=False)
+        self._observe(awaited=False, drawn=False)
         try:
             gap = await prove(self.api, seen.capabilities, target)
             now = await capabilities.describe(self.api)
@@ -392,7 +411,7 @@ class Server:
         except RolloutError as error:
             kind = PROOFS_FAILED if isinstance(error, Unproven) else PROOFS_UNANSWERED
             self._setup.counts[kind] += 1
-            self._see(drawn=True)
+            self._observe(drawn=True)
             raise
         self._answer("proven", questions)
         return gap
@@ -406,17 +425,17 @@ class Server:
             return seen.trust  # samples came meanwhile: they are proven before the weights change
         # Where requests go on under a push, it may fail for the same reason as they.
         unproven = self.uses > 0 or self.observed.drawn
-        self._see(proven=None)
+        self._observe(proven=None)
         try:
             self.report = await self._pushed(target)
         except BaseException as error:
             if unproven:
-                self._disbelieve()
+                self._reset()
             if isinstance(error, PublishRefused) and self.observed.target is not target:
                 # The next weights, which are its target by now, are not what it refused.
                 raise Unavailable(str(error)) from error
             raise
-        self._see(proven=target)
+        self._observe(proven=target)
         return max(self.observed.trust, Trust.PROVEN)
 
     async def _pushed(self, target: Target) -> PushReport:
@@ -424,7 +443,7 @@ class Server:
         able = self.observed.capabilities
         assert able is not None
         begin = time.perf_counter()
-        self._see(loads=self.observed.loads + 1)
+        self._observe(loads=self.observed.loads + 1)
         self._paused = True
         try:
             await self.api.pause(self._setup.in_flight)
