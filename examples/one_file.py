@@ -33,7 +33,7 @@ from ogrpo.core.surrogates import clipped_surrogate
 SEED, STEPS, SYNC_INTERVAL, PROMPTS, GROUP, EVALUATE_EVERY = 0, 240, 10, 16, 8, 40
 RATE, WARMUP, DECAY, EPS, TEMPERATURE = 1e-3, 10, 0.9, 0.2, 1.0
 DRAWS, CAPACITY = 1, 16  # batches drawn from the buffer in a step; groups that it holds
-IMITATIONS, LESSON_BATCH, LESSON_RATE, TRAINED, TESTED = 1200, 32, 5e-3, 8000, 512
+IMITATIONS, DEMO_BATCH, DEMO_RATE, TRAINED, TESTED = 1200, 32, 5e-3, 8000, 512
 P, T, WIDTH, INNER, LAYERS, HEADS, KV_HEADS, HEAD = 32, 14, 64, 176, 2, 2, 1, 32
 
 # --- The task: word problems in GSM8K's format -------------------------------------------------
@@ -47,7 +47,7 @@ SHA256 = "5e8895034874a34064f99a87acfa1c964edfa120b8447a5f47026bb6e8bd56ee"
 if hashlib.sha256(text := lzma.decompress(DATA.read_bytes())).hexdigest() != SHA256:
     raise ValueError(f"{DATA} is not the file that this example was written for: get it again")
 WORDS, *rows = [line.split("\t") for line in text.decode().splitlines()]
-PROBLEMS, HELDOUT, LESSONS = rows[:TRAINED], rows[TRAINED:][:TESTED], rows[TRAINED + TESTED :]
+PROBLEMS, HELDOUT, DEMOS = rows[:TRAINED], rows[TRAINED:][:TESTED], rows[TRAINED + TESTED :]
 IDS = {word: n for n, word in enumerate(WORDS)}
 EOS, V = IDS["<eos>"], -(-len(WORDS) // 16) * 16
 
@@ -290,11 +290,11 @@ def update(params, state, rate, prompt_ids, prompt_mask, ids, mask, behavior, re
 
 def warm_start():
     """Returns the weights of a decoder that has imitated the careless teacher."""
-    prompts = encode([prompt for prompt, *_ in LESSONS], P)
-    answers = encode([text for _, *texts in LESSONS for text in texts], T, end=[EOS])
-    answers = [x.reshape(len(LESSONS), -1, T) for x in answers]
+    prompts = encode([prompt for prompt, *_ in DEMOS], P)
+    answers = encode([text for _, *texts in DEMOS for text in texts], T, end=[EOS])
+    answers = [x.reshape(len(DEMOS), -1, T) for x in answers]
     params = init_params(jax.random.key(SEED))
-    state, rate = adam(RATE).init(params), optax.cosine_decay_schedule(LESSON_RATE, IMITATIONS)
+    state, rate = adam(RATE).init(params), optax.cosine_decay_schedule(DEMO_RATE, IMITATIONS)
 
     @jax.jit
     def imitate(params, state, rate, prompts, answers):
@@ -306,10 +306,10 @@ def warm_start():
         return optax.apply_updates(params, step), state, value
 
     for step in range(IMITATIONS):
-        rows = visit(len(LESSONS), LESSON_BATCH, step)
+        rows = visit(len(DEMOS), DEMO_BATCH, step)
         batch = [x[rows] for x in prompts], [x[rows] for x in answers]
         params, state, loss = imitate(params, state, rate(step), *batch)
-    print(f"imitated {IMITATIONS} batches of lessons, loss {loss:.3f}", flush=True)
+    print(f"imitated {IMITATIONS} batches of demonstrations, loss {loss:.3f}", flush=True)
     return params
 
 

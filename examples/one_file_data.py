@@ -29,12 +29,12 @@ def lines() -> list[str]:
         arithmetic.demonstrate(taught, stream_seed(config.seed, "teacher", n), arithmetic.TEACHER)
         for n in range(made.demonstrations)
     ]
-    lessons = [
+    demos = [
         [problem.question, *(answer.answer for answer in each)]
         for problem, *each in zip(taught, *answers, strict=True)
     ]
     words = [*arithmetic.vocabulary(), "<pad>", "<eos>", "<unk>"]
-    return ["\t".join(row) for row in [words, *problems, *lessons]]
+    return ["\t".join(row) for row in [words, *problems, *demos]]
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def test_its_problems_are_the_librarys(example, prepared):
     golds = [problem.columns["answer"] for problem in prepared.heldout]
     assert [answer for _, answer in example.HELDOUT[:TESTED]] == golds
     demos = prepared.demos.groups(prepared.tokenizer)
-    assert prompts(example.LESSONS) == [group.prompt_ids.tolist() for group in demos]
+    assert prompts(example.DEMOS) == [group.prompt_ids.tolist() for group in demos]
     answers = [[*group.completions[n].token_ids] for group in demos[:99] for n in range(4)]
-    texts = [text for _, *texts in example.LESSONS[:99] for text in texts]
+    texts = [text for _, *texts in example.DEMOS[:99] for text in texts]
     ids, mask = example.encode(texts, example.T, end=[example.EOS])
     assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == answers
 
