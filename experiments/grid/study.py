@@ -24,9 +24,9 @@ from ogrpo.config.train import Data, TrainConfig, WarmStart
 from ogrpo.setup.presets import check_preset, make_preset
 from ogrpo.system.values import (
     INERT,
+    Conditions,
     Count,
     OptionalCount,
-    Table,
     check,
     check_conditions,
     from_json,
@@ -38,7 +38,7 @@ Stage = Callable[[Rows], Sequence[Cell]]
 """The cells of a stage, from the rows of the stages before it."""
 OF_THIS_CALL = ("run_dir", "jobs", "cluster", "from_rows")
 """Options that say how a study is run, and not what it is."""
-NOT_OF_CELLS: Table = tuple(
+NOT_OF_CELLS: Conditions = tuple(
     (options, lambda _: False, remedy)
     for options, remedy in {
         "run-dir": "give --run-dir",

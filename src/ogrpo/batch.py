@@ -13,6 +13,10 @@ import numpy as np
 
 Array = TypeVar("Array")
 """The kind of a batch's arrays: `np.ndarray` on the host, `jax.Array` on a device."""
+Params = dict[str, Any]
+"""Parameters: a nested dict of arrays."""
+Frozen = Params | tuple[()]
+"""Those that are not trained; () where there are none."""
 
 
 class Packing(NamedTuple, Generic[Array]):

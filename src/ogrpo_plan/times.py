@@ -114,7 +114,7 @@ def measured(plan: Plan) -> Plan:
     )
     optimizer = adam(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0, max_grad_norm=1.0)
     update = make_update(optimizer, spec)
-    params, frozen = init_params(decoder, key, DTYPES[plan.model.params]), None
+    params, frozen = init_params(decoder, key, DTYPES[plan.model.params]), ()
     if plan.model.adapter is not None:  # which alone is trained
         rank, targets = plan.model.adapter
         key = jax.random.key(plan.seed + 1)

@@ -3,18 +3,14 @@
 `diagnose` returns totals, which add up over microbatches and devices like the loss itself.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
 from ogrpo.core.aggregate import Total, token_total
 from ogrpo.core.checks import check_masked, needed
 from ogrpo.core.divergences import behavior_kl, k3
-from ogrpo.core.objectives import TokenBatch, drift
+from ogrpo.core.objectives import TokenBatch, TokenLossFn, drift
 from ogrpo.core.ratios import log_ratio, moment_ratio
-
-TokenLossFn = Callable[[jax.Array, TokenBatch], jax.Array]
 
 
 def silenced_totals(

@@ -9,14 +9,8 @@ from jax import Array
 
 from ogrpo.batch import PolicyOutput
 from ogrpo.core.aggregate import mean, token_total
-from ogrpo.core.diagnostics import (
-    TokenLossFn,
-    diagnose,
-    ess_from_moments,
-    ratio_quantiles,
-    silenced_totals,
-)
-from ogrpo.core.objectives import TokenBatch
+from ogrpo.core.diagnostics import diagnose, ess_from_moments, ratio_quantiles, silenced_totals
+from ogrpo.core.objectives import TokenBatch, TokenLossFn
 from ogrpo.core.ratios import exp_ratio, log_ratio
 from ogrpo.core.weights import chi_square, ess_fraction
 

@@ -23,19 +23,12 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ogrpo.batch import Batch, PolicyOutput
+from ogrpo.batch import Batch, Frozen, PolicyOutput
 from ogrpo.learner.hosts import several
 from ogrpo.learner.memory import CompilerOptions
 from ogrpo.learner.metrics import Metrics
 from ogrpo.learner.state import Hypers, Params, TrainState, init_state, join
-from ogrpo.learner.update import (
-    PolicyFn,
-    SplitUpdateFn,
-    UpdateFn,
-    UpdateSpec,
-    jit_step,
-    join_frozen,
-)
+from ogrpo.learner.update import PolicyFn, StepFn, UpdateFn, UpdateSpec, jit_step, join_frozen
 from ogrpo.policy.log_probs import HeadFn
 from ogrpo.policy.params import Axes, Axis
 
@@ -77,7 +70,7 @@ def part_spec(axes: Axes, mesh: Mesh) -> PartitionSpec:
     return PartitionSpec(*(RULES.get(a.name) if _divides(a, mesh) else None for a in axes.axes))
 
 
-def places(axes: Params, mesh: Mesh) -> Params:
+def places(axes: Frozen, mesh: Mesh) -> Params:
     """Returns a sharding for each parameter."""
     return jax.tree.map(lambda leaf: NamedSharding(mesh, part_spec(leaf, mesh)), axes)
 
@@ -118,7 +111,7 @@ def make_layout(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     *,
-    frozen_axes: Params = (),
+    frozen_axes: Frozen = (),
 ) -> MeshLayout:
     """Returns the layout of a train state: moments lie where their parameters do.
 
@@ -181,7 +174,7 @@ def place(tree: Any, where: Any) -> Any:
 
 
 def init_placed(
-    params: Params, optimizer: optax.GradientTransformation, to: MeshLayout, *, frozen: Params = ()
+    params: Params, optimizer: optax.GradientTransformation, to: MeshLayout, *, frozen: Frozen = ()
 ) -> TrainState:
     """Returns the first state, no device ever holding more than its share of moments.
 
@@ -239,7 +232,7 @@ def shard_step(
     to: MeshLayout,
     *,
     options: CompilerOptions | None = None,
-) -> SplitUpdateFn:
+) -> StepFn:
     """Returns the jitted step on a mesh, whose arguments must lie where the layout says."""
     spec = spec._replace(policy_fn=pinned(spec.policy_fn, to))
     how = {"out_shardings": (replace(to.state, frozen=()), to.everywhere)}

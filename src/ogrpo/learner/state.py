@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ogrpo.batch import VALUE_HEAD
+from ogrpo.batch import VALUE_HEAD, Frozen, Params
 from ogrpo.learner.finite import all_finite, choose
-
-Params = Any
 
 LARGE = 1 << 24  # weights
 
@@ -35,7 +33,7 @@ class TrainState:
     opt_state: optax.OptState
     updates: Array
     region: Any = ()
-    frozen: Params = ()
+    frozen: Frozen = ()
 
     def whole(self, params: Params | None = None) -> Params:
         """Returns all parameters of the policy, or of an earlier one with these trained `params`.
@@ -59,7 +57,7 @@ def reset(optimizer: optax.GradientTransformation) -> Callable[[TrainState], Tra
     return again
 
 
-def join(trained: Params, frozen: Params) -> Params:
+def join(trained: Params, frozen: Frozen) -> Params:
     """Merges two nested dicts without a leaf in common; `trained` alone where `frozen` is empty."""
     if not frozen:
         return trained
@@ -142,7 +140,7 @@ def factored_rms(*, b2: float, eps: float) -> optax.GradientTransformation:
     )
 
 
-def is_large(params: Params) -> bool:
+def is_large(params: optax.Params) -> bool:
     """Whether a second copy of the gradient is worth avoiding."""
     return sum(leaf.size for leaf in jax.tree.leaves(params)) >= LARGE
 
@@ -156,7 +154,9 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """
     plain = optax.clip_by_global_norm(max_norm)
 
-    def update(updates: Params, state: Any, params: Params = None) -> tuple[Params, Any]:
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
         if not is_large(updates):
             return plain.update(updates, state, params)
         norm = optax.tree.norm(updates)
@@ -172,7 +172,7 @@ def init_state(
     optimizer: optax.GradientTransformation,
     *,
     region: Any = (),
-    frozen: Params = (),
+    frozen: Frozen = (),
 ) -> TrainState:
     """Returns the state before the first update, with its trust region's initial state."""
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), region, frozen)

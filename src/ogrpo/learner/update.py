@@ -18,7 +18,7 @@ import optax
 from jax import Array
 from jax.typing import DTypeLike
 
-from ogrpo.batch import Batch, Packing, PolicyOutput
+from ogrpo.batch import Batch, Frozen, Packing, PolicyOutput
 from ogrpo.core.advantages import zero_variance_mask
 from ogrpo.core.aggregate import Total, mean
 from ogrpo.core.algorithms import (
@@ -183,7 +183,7 @@ def _loss(
     spec: UpdateSpec,
     region: Any,
     scale: Array | float,
-    frozen: Params,
+    frozen: Frozen,
 ) -> tuple[Array, LossAux]:
     output = spec.policy_fn(join(params, frozen), inputs.batch, hypers.temperature)
     tokens = token_batch(inputs, output, spec.reads)
@@ -314,7 +314,7 @@ def gradient(
     region: Any = (),
     *,
     scale: Array | float = 1.0,
-    frozen: Params = (),
+    frozen: Frozen = (),
 ) -> tuple[Params, LossAux]:
     """Returns the gradient of the loss total times `scale`, summed over microbatches.
 
@@ -457,12 +457,12 @@ def make_update(
     return join_frozen(jit_step(optimizer, spec, compiler_options=options))
 
 
-SplitUpdateFn = Callable[[TrainState, Params, Batch[Array], Hypers], tuple[TrainState, Metrics]]
+StepFn = Callable[[TrainState, Frozen, Batch[Array], Hypers], tuple[TrainState, Metrics]]
 
 
 def jit_step(
     optimizer: optax.GradientTransformation, spec: UpdateSpec, **jit_options: Any
-) -> SplitUpdateFn:
+) -> StepFn:
     """Returns the jitted step `(state, frozen, batch, hypers) -> (state, metrics)`.
 
     The frozen parameters are an argument that is not donated, and no result. Where the loss, the
@@ -488,7 +488,7 @@ def jit_step(
         )
 
     def update(
-        state: TrainState, frozen: Params, batch: Batch[Array], hypers: Hypers
+        state: TrainState, frozen: Frozen, batch: Batch[Array], hypers: Hypers
     ) -> tuple[TrainState, Metrics]:
         state = replace(state, frozen=frozen)
         inputs = loss_inputs(batch, spec, hypers)
@@ -517,7 +517,7 @@ def jit_step(
     return jax.jit(update, donate_argnums=0, **jit_options)
 
 
-def join_frozen(update: SplitUpdateFn) -> UpdateFn:
+def join_frozen(update: StepFn) -> UpdateFn:
     """Returns an update of whole states from `jit_step`'s."""
 
     def step(state: TrainState, batch: Batch[Array], hypers: Hypers) -> tuple[TrainState, Metrics]:

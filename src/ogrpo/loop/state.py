@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ogrpo.batch import Batch
+from ogrpo.batch import Batch, Frozen
 from ogrpo.core.advantages import NOTHING_SEEN, RunningMean
 from ogrpo.core.algorithms import REFERENCE
 from ogrpo.data.packing import Shape
@@ -138,7 +138,7 @@ def first_arrays(
 
 
 def resume(
-    arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Params = ()
+    arrays: dict[str, Any], progress: dict[str, Any], parts: Parts, *, frozen: Frozen = ()
 ) -> LoopState:
     """Returns the state that a checkpoint describes.
 
@@ -157,7 +157,7 @@ def resume(
     )
 
 
-def check_frozen(frozen: Params, progress: Mapping[str, Any]) -> None:
+def check_frozen(frozen: Frozen, progress: Mapping[str, Any]) -> None:
     """Refuses frozen parameters that are not those that a checkpoint's run began with.
 
     Raises:

@@ -23,10 +23,10 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from ogrpo.batch import Params
 from ogrpo.policy.attention import KEPT, rotate, rotation
 from ogrpo.policy.config import MLP, DecoderConfig
 
-Params = dict[str, Any]
 MixFn = Callable[[jax.Array, jax.Array, jax.Array, Any], jax.Array]
 """Maps queries [N, S, H, D], keys and values [N, S, K, D] and a context to [N, S, H, D]."""
 SpreadFn = Callable[[jax.Array], jax.Array]

@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
+from optax import GradientTransformation
 
-from ogrpo.batch import Batch, PolicyOutput
+from ogrpo.batch import Batch, Frozen, PolicyOutput
 from ogrpo.config.method import algorithm
 from ogrpo.config.train import TrainConfig
 from ogrpo.config.update import Mesh
 from ogrpo.core.algorithms import VALUES
+from ogrpo.core.trust_region import RegionState
 from ogrpo.kernels import attention
 from ogrpo.kernels.attention.blocked import attention_over_mesh
 from ogrpo.kernels.log_probs import choose, kernel
@@ -101,7 +103,10 @@ def make_policy_fn(decoder: DecoderConfig, *, together: int = 1, **functions: An
 
 
 def make_devices(
-    config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    optimizer: GradientTransformation,
+    region: RegionState,
 ) -> Devices:
     """Makes these functions for a mesh; one of 1 x 1 x 1 is a device without a mesh.
 
@@ -116,7 +121,10 @@ def make_devices(
 
 
 def _one_device(
-    config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    optimizer: GradientTransformation,
+    region: RegionState,
 ) -> Devices:
     name = choose(config.kernels.log_probs, decoder.vocab_size)
     policy_fn = make_policy_fn(
@@ -153,7 +161,10 @@ def _one_device(
 
 
 def _many_devices(
-    config: TrainConfig, decoder: DecoderConfig, optimizer: Any, region: Any
+    config: TrainConfig,
+    decoder: DecoderConfig,
+    optimizer: GradientTransformation,
+    region: RegionState,
 ) -> Devices:
     axes, to = state_axes(config, decoder), state_layout(config, decoder, optimizer)
     if config.trust_region.kind in ("penalty", "clip"):
@@ -193,10 +204,10 @@ def _many_devices(
     )
 
 
-def _placed(bare: TrainState, where: Any, frozen: Any, region: Any) -> TrainState:
+def _placed(bare: TrainState, where: TrainState, frozen: Frozen, region: RegionState) -> TrainState:
     """Returns shapes of a train state with their places; its trust region is everywhere."""
 
-    def at(leaf: Any, place: Any) -> jax.ShapeDtypeStruct:
+    def at(leaf: jax.ShapeDtypeStruct, place: Sharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
     placed = jax.tree.map(at, bare, where)
@@ -212,7 +223,9 @@ def state_axes(config: TrainConfig, decoder: DecoderConfig) -> tuple[Params, Any
     return split_axes(base, TARGETS[config.lora.targets])
 
 
-def state_layout(config: TrainConfig, decoder: DecoderConfig, optimizer: Any) -> MeshLayout:
+def state_layout(
+    config: TrainConfig, decoder: DecoderConfig, optimizer: GradientTransformation
+) -> MeshLayout:
     """Returns where the train state lies on the mesh."""
     (axes, frozen_axes), mesh = state_axes(config, decoder), open_mesh(config.mesh)
     shapes, _ = jax.eval_shape(partial(trained_and_frozen, config), param_shapes(decoder))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jax.typing import DTypeLike
 from rich.console import Console
 
 from ogrpo import batch as batch_types
@@ -167,7 +168,7 @@ def warm_started(
     decoder: DecoderConfig,
     tokenizer: TextTokenizer,
     demos: Demonstrations,
-    dtype: Any,
+    dtype: DTypeLike,
     console: Console,
     *,
     start: Params | None = None,
@@ -225,7 +226,7 @@ def _imitate(
     config: TrainConfig,
     decoder: DecoderConfig,
     demonstrations: Batch[np.ndarray],
-    dtype: Any,
+    dtype: DTypeLike,
     console: Console,
 ) -> Params:
     """Imitates from random weights on, on padded batches."""
@@ -367,10 +368,10 @@ def make_imitate(optimizer: optax.GradientTransformation, policy_fn: PolicyFn) -
     return jax.jit(imitate, donate_argnums=0)
 
 
-def imitation_loss(policy_fn: PolicyFn) -> Callable[[object, Batch[Array]], Array]:
+def imitation_loss(policy_fn: PolicyFn) -> Callable[[Params, Batch[Array]], Array]:
     """Returns `(params, batch) ->` mean negative log-likelihood of a token, in nats."""
 
-    def loss_fn(params: object, batch: Batch[Array]) -> Array:
+    def loss_fn(params: Params, batch: Batch[Array]) -> Array:
         log_probs = policy_fn(params, batch, jnp.float32(1.0)).log_probs
         return token_mean(-log_probs, batch.active_mask)
 

@@ -41,11 +41,7 @@ STEPS, VALUES, LENGTHS = "steps", "values", "lengths"
 ENTROPY, UNIFORMS = "entropy", "uniforms"
 BY_TOKEN = frozenset({STEPS, VALUES})
 """Inputs with which an advantage differs between the tokens of a completion."""
-FIELDS = {
-    STEPS: "mask, step_rewards, step_ends",
-    VALUES: "mask, values",
-    LENGTHS: "mask",
-}
+FIELDS = {STEPS: "mask, step_rewards, step_ends", VALUES: "mask, values", LENGTHS: "mask"}
 """What only an advantage reads besides rewards, and the fields of `Trajectory` that hold it."""
 READS = {
     BEHAVIOR: "behavior_log_probs",

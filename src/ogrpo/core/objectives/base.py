@@ -25,6 +25,7 @@ from ogrpo.core.surrogates import GateFn, SurrogateFn
 __all__ = [
     "LogRatioFn",
     "TokenBatch",
+    "TokenLossFn",
     "WeightFn",
     "drift",
     "evenly",
@@ -64,6 +65,9 @@ class TokenBatch(NamedTuple):
     """Entropy of pi_theta's distribution at the token, differentiable; None where not read."""
     uniforms: jax.Array | None = None
     """A uniform number in [0, 1) for each token; None where no loss needs them."""
+
+
+TokenLossFn = Callable[[jax.Array, TokenBatch], jax.Array]
 
 
 def token_loss(

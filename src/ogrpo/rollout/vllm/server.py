@@ -44,6 +44,7 @@ UNANSWERED = 2
 """Attempts without an answer until samples that wait for a proof are given up as unanswered."""
 
 ProofVerdict = Literal["proven", "failed", "unanswered"]
+Question = asyncio.Future[ProofVerdict]
 Action = Literal["back off", "inspect", "prove", "push", "trust"]
 """The next step of the task."""
 
@@ -162,7 +163,7 @@ class Server:
         self.report: PushReport | None = None
         self._setup, self._options = setup, setup.options
         # Who waits for a proof that begins later: how many attempts had no answer since then.
-        self._questions: dict[asyncio.Future[ProofVerdict], int] = {}
+        self._questions: dict[Question, int] = {}
         self._paused = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -236,14 +237,12 @@ class Server:
         """
         if self.over or self.observed.resets != resets or self.observed.target is None:
             return "failed"
-        question: asyncio.Future[ProofVerdict] = asyncio.get_running_loop().create_future()
+        question: Question = asyncio.get_running_loop().create_future()
         self._questions[question] = 0
         self._observe(awaited=True)
         return await question
 
-    def _answer(
-        self, verdict: ProofVerdict, questions: list[asyncio.Future[ProofVerdict]] | None = None
-    ) -> None:
+    def _answer(self, verdict: ProofVerdict, questions: list[Question] | None = None) -> None:
         """Answers questions, by default all."""
         for question in list(self._questions if questions is None else questions):
             if not question.done():
