@@ -6,12 +6,15 @@ import re
 import pytest
 
 from ogrpo.cli.options import parse
-from ogrpo.config.method import algorithm, check, ignores_zero_variance, knobs, region_fn, title
+from ogrpo.config.method import algorithm, check, ignores_zero_variance, knobs, title
 from ogrpo.config.rollout import Rollout
 from ogrpo.config.schedule import Schedule
 from ogrpo.config.update import Knobs, Optimizer, Override, Region
-from ogrpo.core.algorithms import ALGORITHMS, GATES
+from ogrpo.core.algorithms import ADVANTAGES, ALGORITHMS, CENTERS, GATES, KLS, REDUCTIONS, WEIGHTS
+from ogrpo.core.algorithms.parts import BONUS_KNOBS
+from ogrpo.setup.build import region_fn
 from ogrpo.setup.presets import PRESETS, main_study
+from ogrpo.system.values import check as check_values
 from tests.names import PAGE
 
 CLIP = Region(kind="clip")
@@ -29,14 +32,22 @@ def test_a_name_brings_the_whole_method(name):
     assert title(config) == name
 
 
-def test_every_knob_of_every_method_is_an_option():
+PARTS = {"advantage": ADVANTAGES, "reduction": REDUCTIONS, "center": CENTERS, "kl": KLS}
+PARTS |= {"weight": WEIGHTS, "gate": GATES, "bonus": BONUS_KNOBS}
+
+
+def test_every_knob_of_every_method_and_part_is_an_option():
     options = {field.name for field in dataclasses.fields(Knobs)}
-    methods = [a.knobs for a in ALGORITHMS.values()]
-    named = {name for knobs_of_one in methods for name in knobs_of_one} - {"length"}
-    weighted = {"weight_cap", "weight_floor", "weight_decay"}
-    of_parts = {"step_weight", "overlong", "entropy_coef"}  # of no method as published
-    of_gates = {name for gate in GATES.values() for name in gate.knobs}
-    assert options == named | weighted | of_parts | of_gates
+    with_knobs = (ALGORITHMS, ADVANTAGES, WEIGHTS, GATES)
+    named = {name for table in with_knobs for part in table.values() for name in part.knobs}
+    of_run = {"length", "baseline"}
+    assert options == (named | {*BONUS_KNOBS["entropy"]}) - of_run
+
+
+@pytest.mark.parametrize("option", PARTS)
+def test_every_part_is_a_word_of_its_option(option):
+    for name in PARTS[option]:
+        check_values(Override(**{option: (name,) if option == "gate" else name}))
 
 
 def test_the_title_says_what_is_not_the_methods_own():
@@ -88,7 +99,7 @@ REFUSED = {
         main_study(
             algorithm="asymre", optimizer=Optimizer(skip_zero_variance=True, microbatches=2)
         ),
-        r"under asymre groups of equal rewards carry one: give --override\.mask-zero-variance",
+        r"under asymre groups of equal rewards may carry one: give --override\.mask-zero-variance",
     ),
     "sets as large as a group": (
         main_study(algorithm="maxpo", rollout=Rollout(group_size=2)),

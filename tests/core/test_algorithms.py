@@ -13,21 +13,22 @@ from ogrpo.core.aggregate import combine, mean
 from ogrpo.core.algorithms import (
     ADVANTAGES,
     ALGORITHMS,
-    BEHAVIOR,
     CENTERS,
+    GATES,
     KEY,
     KLS,
     PROXIMAL,
+    REDUCTION_KNOBS,
     REDUCTIONS,
     REFERENCE,
     VALUES,
     WEIGHTS,
+    Advantage,
     Algorithm,
     LooksAt,
     with_parts,
 )
 from ogrpo.core.algorithms.base import READS, published, reference_kl
-from ogrpo.core.algorithms.parts import ADVANTAGE_KNOBS, REDUCTION_KNOBS
 from ogrpo.core.divergences import k3
 from ogrpo.core.returns import Trajectory, squared_error
 from tests.core.cases import arrays, batch_of, of_each_prompt, problem
@@ -62,35 +63,50 @@ def inputs():
     return problem()[:2]
 
 
-BLIND = (objectives.reinforce, objectives.opmd_min)
-"""Losses that are the same whoever drew the samples."""
-
-
-def loss_reads(algorithm, log_probs, batch):
-    """The policies whose log-probs move the loss."""
-    knobs = settings(algorithm, EDGES.get(algorithm.name, {}))
+def loss_reads(algorithm, log_probs, batch, **knobs):
+    """Returns what moves the gradient of the loss with its KL term, and what is declared to."""
+    knobs = settings(algorithm, EDGES.get(algorithm.name, {}) | knobs)
     rng = np.random.default_rng(2)
-    still = algorithm.token_loss(log_probs, batch, knobs)
-    moved = {}
-    for policy, name in READS.items():
+
+    def gradient(batch):
+        def total(x):
+            losses = algorithm.token_loss(x, batch, knobs)
+            return jnp.sum(losses + (algorithm.kl_loss(x, batch, knobs) if knobs["beta"] else 0))
+
+        return jax.grad(total)(log_probs)
+
+    still, moved = gradient(batch), set()
+    for what, name in READS.items():
         far = 3 * jnp.asarray(rng.normal(size=(*log_probs.shape[:-1], 1)), float)
         other = batch._replace(**{name: getattr(batch, name) + far})
-        moved[policy] = algorithm.token_loss(log_probs, other, knobs)
-    return {policy for policy, loss in moved.items() if not np.array_equal(loss, still)}
+        moved |= set() if np.array_equal(gradient(other), still) else {what}
+    return moved, algorithm.inputs(knobs) & {*READS}
 
 
 @every
-def test_it_reads_what_it_declares_and_nothing_else(name, inputs):
-    algorithm = ALGORITHMS[name]
-    declared = algorithm.reads & {*READS}
-    sampler = {BEHAVIOR} if algorithm.loss in BLIND else set()
-    assert loss_reads(algorithm, *inputs) == declared - sampler
-    assert algorithm.inputs({"beta": 0.0}) == algorithm.reads
-    assert REFERENCE in algorithm.inputs({"beta": 0.1})
+def test_gradients_depend_on_what_a_method_declares_and_on_nothing_else(name, inputs):
+    moved, declared = loss_reads(ALGORITHMS[name], *inputs, beta=0.0)
+    assert moved == declared
+
+
+PARTS = {"weight": WEIGHTS, "gate": GATES, "kl": KLS}
+BANDS = {"geometric": {"geometric_low": 0.5, "geometric_high": 2.0}, "k3": {"k3_limit": 1.0}}
+"""Where as published a gate leaves nothing of so far a batch."""
+
+
+@pytest.mark.parametrize(("kind", "part"), [(kind, x) for kind in PARTS for x in PARTS[kind]])
+def test_gradients_depend_on_what_a_part_declares_and_on_nothing_else(kind, part, inputs):
+    knobs = BANDS.get(part, {}) if kind == "gate" else {}
+    for name in ("grpo",) if part == "unit" else ("grpo", "reinforce"):  # which has no ratio
+        algorithm = with_parts(ALGORITHMS[name], **{kind: part})
+        moved, declared = loss_reads(algorithm, *inputs, beta=0.1, **knobs)
+        no_slope = {REFERENCE} if part in ("k1", "weighted_k1") else set()  # their gradient is pi's
+        assert moved == declared - no_slope
 
 
 def keywords(part):
     """The numbers that a part takes by keyword, less those that are bound."""
+    part = part.fn if isinstance(part, Advantage) else part
     parameters = inspect.signature(part).parameters.values()
     names = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     return names - {"beta", "counted", "center_fn", *getattr(part, "keywords", {})}
@@ -234,7 +250,7 @@ def test_knobs_go_with_their_part():
 @pytest.mark.parametrize("center", CENTERS)
 def test_a_centre_decides_what_is_read(center, inputs):
     algorithm = with_parts(ALGORITHMS["off_policy_grpo"], center=center)
-    for reads in (algorithm.reads, loss_reads(algorithm, *inputs)):
+    for reads in loss_reads(algorithm, *inputs):
         assert (PROXIMAL in reads) == (center == "exact")
     log_probs, batch = inputs
     expected = {"exact": objectives.off_policy_grpo, "unit": objectives.grpo}[center]
@@ -246,9 +262,7 @@ def test_a_centre_decides_what_is_read(center, inputs):
 def test_a_weight_starts_the_ratio_at_the_proximal_policy(weight, inputs):
     log_probs, batch = inputs
     algorithm = with_parts(ALGORITHMS["grpo"], weight=weight)
-    assert algorithm.reads == {BEHAVIOR, PROXIMAL}
-    blind = {BEHAVIOR} if weight == "unit" else set()
-    assert loss_reads(algorithm, *inputs) == algorithm.reads - blind
+    assert PROXIMAL in algorithm.reads
     knobs = settings(algorithm)
     bounds = {"decay": 1.0, "cap": 1.0} if weight == "trace" else {"cap": 2.0}
     weight_fn = partial(WEIGHTS[weight].fn, **bounds if WEIGHTS[weight].knobs else {})
@@ -358,8 +372,21 @@ def test_what_cannot_be_is_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("tables", [(ADVANTAGES, ADVANTAGE_KNOBS), (REDUCTIONS, REDUCTION_KNOBS)])
-def test_a_part_that_is_exchanged_brings_its_knobs(tables):
-    parts, knobs = tables
-    for name, part in parts.items():
-        assert set(knobs.get(name, {})) == keywords(part)
+def test_a_part_that_is_exchanged_brings_its_knobs():
+    for part in ADVANTAGES.values():
+        assert set(part.knobs) == keywords(part)
+    for name, part in REDUCTIONS.items():
+        assert set(REDUCTION_KNOBS.get(name, {})) == keywords(part)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_an_advantage_says_whether_groups_of_equal_rewards_have_none(name):
+    """Beside a group of mixed rewards, with completions of one token and of the most."""
+    part, rewards = ADVANTAGES[name], jnp.array([[0.0] * 4, [1.0] * 4, [1.0, 0.0, 0.0, 0.0]])
+    mask = jnp.asarray(np.broadcast_to(np.arange(6) < np.c_[[1, 6, 1, 6]], (3, 4, 6)))
+    known = trajectory(batch_of(arrays())._replace(mask=mask))
+    read = [KEYS if what == KEY else known for what in part.reads]
+    values = {n: 6.0 if knob.default is None else knob.default for n, knob in part.knobs.items()}
+    credits = [part(rewards, *read, **{n: x * v for n, v in values.items()}) for x in (1, 1.5)]
+    silent = all(np.abs(credit[:2]).max() <= 1e-5 for credit in credits)  # less is rounding
+    assert part.zero_when_equal == silent

@@ -74,21 +74,23 @@ def test_a_method_with_ratios_needs_log_probs_and_one_without_does_not(drawn, tm
     assert left(tmp_path / "imitation")[0][-1]["update/skipped"] == 0
 
 
-BLIND = ("reinforce", "rloo", "raft", "positives", "opo", "maxrl", "dpo", "opmd_pairwise")
-READING = ("off_policy_grpo", "grpo", "dapo", "cispo", "gspo", "topr", "rec_one_side", "sppo")
+def test_methods_and_their_parts_say_whether_they_read_behavior_log_probs():
+    def reads(name, beta=0.0, region="none", **parts):
+        override, knobs = replace(CONFIG.override, **parts), replace(CONFIG.knobs, beta=beta)
+        region = replace(CONFIG.trust_region, kind=region)
+        values = {"override": override, "knobs": knobs, "trust_region": region}
+        return reads_behavior(replace(CONFIG, algorithm=name, **values))
 
-
-@pytest.mark.parametrize("name", [*BLIND, *READING])
-def test_methods_say_by_their_gradient_whether_they_read_behavior_log_probs(name):
-    assert reads_behavior(replace(CONFIG, algorithm=name)) == (name in READING)
-
-
-def test_parts_that_read_behavior_log_probs_count():
-    config = replace(CONFIG, algorithm="reinforce")
-    weighted = replace(config.override, weight="truncated")
-    assert reads_behavior(replace(config, override=weighted))
-    region = replace(config.trust_region, kind="mask")
-    assert reads_behavior(replace(config, trust_region=region))
+    for name in ("reinforce", "raft", "dpo", "opmd_pairwise"):
+        assert not reads(name)
+    assert not reads("reinforce", gate=("top_entropy",))
+    assert not reads("grpo", weight="unit", beta=0.1)
+    for name in ("off_policy_grpo", "grpo", "topr", "rec_one_side", "sppo"):
+        assert reads(name)
+    assert reads("grpo", weight="unit", gate=("token",))
+    assert reads("grpo", weight="unit", kl="importance_k3", beta=0.1)
+    assert reads("reinforce", weight="truncated")
+    assert reads("reinforce", region="mask")
 
 
 def test_a_mix_draws_its_share_from_the_log_at_every_step(drawn, tmp_path):

@@ -1,7 +1,7 @@
-"""The method that a config names: its algorithm with exchanged parts, knobs and trust region."""
+"""The method that a config names: its algorithm with exchanged parts, its knobs, what fits it."""
 
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -12,23 +12,23 @@ from ogrpo.config.update import Knobs, Override
 from ogrpo.core.algorithms import (
     ADVANTAGES,
     ALGORITHMS,
+    BEHAVIOR,
     GROUPS,
+    LOSS,
     PROXIMAL,
     REFERENCE,
     STEPS,
     VALUES,
+    Advantage,
     Algorithm,
     LooksAt,
     with_parts,
 )
 from ogrpo.core.objectives import TokenBatch
 from ogrpo.core.returns import Trajectory
-from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
-from ogrpo.learner.update import RegionFn
 from ogrpo.system.terminal import nearest
 from ogrpo.system.values import INERT, Conditions, check_conditions, dashed
 
-CLIP_RANGE = (0.01, 1.0)
 BASELINE = "baseline"
 """The knob that a run sets itself before each step: the mean reward of those before."""
 
@@ -85,60 +85,13 @@ def listed() -> str:
     return "\n\n".join(parts)
 
 
-def region_fn(config: TrainConfig) -> RegionFn | None:
-    """Returns the trust region around the loss; None where there is none."""
-    region = config.trust_region
-    if region.kind == "none":
-        return None
-    if region.kind == "clip":
-        eps = knobs(config)["eps_low"]
-        low, high = min(CLIP_RANGE[0], eps / 10), max(CLIP_RANGE[1], eps)
-        width = {"initial": eps, "smallest": low, "largest": high}
-        return partial(adaptive_clip, target=region.delta, rate=region.rate, **width)
-    if region.kind == "penalty":
-        return partial(dual_penalty, delta=region.delta, rate=region.rate, initial=0.0)
-    return partial(sequence_mask, delta=region.delta)
-
-
 def ignores_zero_variance(config: TrainConfig) -> bool:
-    """Whether groups of equal rewards carry no loss even if they are not left out.
-
-    They are looked at beside a group of mixed rewards, as whitening over the batch gives them an
-    advantage there, and with completions of one token and of the most, as some advantages read
-    lengths.
-    """
-    method, values = algorithm(config), knobs(config)
-    penalty = values.get("beta") or config.trust_region.kind == "penalty"
-    if not method.ignores_zero_advantage or method.by_token or penalty:
+    """Whether groups of equal rewards carry no loss even if they are not left out."""
+    method = algorithm(config)
+    if knobs(config).get("beta") or config.trust_region.kind == "penalty" or method.whiten:
         return False
-    size, longest = max(config.rollout.group_size, 2), max(config.rollout.max_tokens or 0, 2)
-    odd = jnp.arange(size) % 2 == 1
-    best = 1.0 + values.get("threshold", 0.0)
-    rewards = jnp.stack([jnp.zeros(size), jnp.full(size, best), jnp.where(odd, 1.0, 0.0)])
-    mask = jnp.arange(longest)[None] < jnp.where(odd, longest, 1)[:, None]
-    along = Trajectory(jnp.stack([mask] * 3))
-    credit = method.compute_advantages(rewards, values, jax.random.key(0), along)[:2]
-    return not jnp.any(jnp.abs(credit) > 1e-5)  # less is rounding
-
-
-AT_RATIO_ONE = {
-    "": (
-        *("eps_low", "eps_high", "outer_low", "outer_high"),
-        *("dual", "temperature_pos", "temperature_neg"),
-    ),
-    "kl_cov": ("share", "coef"),
-    "distill": ("low", "coef"),
-    "vespo": ("power_pos", "power_neg", "rate_pos", "rate_neg"),
-    "cispo": ("low",),
-    "m2po": ("threshold",),
-    "m2po_released": ("threshold",),
-    "dppo_tv": ("low", "high", "cap"),
-    "dppo_kl": ("low", "high", "cap"),
-    "prime_rl": ("low", "high", "coef"),
-    "opmd_kimi": ("coef",),
-    "opmd_kimi_sequence": ("tau",),
-}
-"""Knobs without effect on the gradient where a method's ratio is 1: of all methods, and by name."""
+    silent = isinstance(method.advantage, Advantage) and method.advantage.zero_when_equal
+    return silent and method.ignores_zero_advantage
 
 
 def acts(config: TrainConfig, knob: str) -> bool:
@@ -150,33 +103,14 @@ def acts(config: TrainConfig, knob: str) -> bool:
     method = algorithm(config)
     if PROXIMAL not in method.reads or config.schedule.updates_per_batch > 1:
         return True
-    return knob not in (*AT_RATIO_ONE[""], *AT_RATIO_ONE.get(method.name, ()))
+    return method.knobs[knob].at_one or method.knobs[knob].parts != (LOSS,)
 
 
-@cache
 def reads_behavior(config: TrainConfig) -> bool:
-    """Whether updates depend on the behaviour log-probs: other ones give another gradient.
-
-    Signals of reuse and trust regions read them too.
-    """
+    """Whether updates depend on the behaviour log-probs: signals of reuse and trust regions do."""
     if config.reuse.adaptive or config.trust_region.kind != "none":
         return True
-    method, values = algorithm(config), knobs(config)
-    keys, shape = jax.random.split(jax.random.key(0), 6), (2, 4, 3)
-    log_probs, proximal, reference, *noise = (jax.random.normal(key, shape) - 4 for key in keys)
-    if config.schedule.updates_per_batch == 1:
-        proximal = log_probs
-    everywhere, along = jnp.ones(shape, bool), noise[0] + 4
-    read = noise[1][..., 0] + 4, values, keys[0], Trajectory(everywhere, along, everywhere, along)
-    chances = {"entropy": jnp.abs(along), "uniforms": jax.random.uniform(keys[1], shape)}
-
-    def gradient(behavior: jax.Array) -> jax.Array:
-        batch = TokenBatch(along, everywhere, behavior, proximal, reference, **chances)
-        return jax.grad(lambda x: method(x, batch, *read, values=along).total)(log_probs)
-
-    at_one = gradient(log_probs)
-    others = (log_probs + scale * (noise[2] + 4) for scale in (0.1, 1.0, 10.0))
-    return not all(jnp.array_equal(at_one, gradient(other)) for other in others)
+    return BEHAVIOR in algorithm(config).inputs(knobs(config))
 
 
 class Composed(NamedTuple):
@@ -204,18 +138,15 @@ ONE_UPDATE = (
 )
 CLIP = "reuse.limits.clip-step trust-region.kind"
 """Options that adapt a clip's width."""
-CENTERED = (
-    *("reinforce", "rloo", "opo", "maxrl", "grpo", "off_policy_grpo", "dr_grpo", "dapo"),
-    *("dual_clip", "two_sided", "sapo", "cispo"),
-)
-"""Methods whose loss of a token depends on pi/mu of that token alone, with one advantage of it."""
+CENTERED = [name for name, method in ALGORITHMS.items() if method.token_ratio_only]
+"""Methods that score centring fits."""
 SETS = ADVANTAGES["pass_at_k"], ADVANTAGES["max_at_k"]
 """Advantages of the sets of k that a completion is in, which leave some of the group out."""
 VALID_IF: Conditions = (
     (
         "override.centering",
         lambda m: (
-            m.method.name in CENTERED
+            m.method.token_ratio_only
             and PROXIMAL not in m.method.reads
             and {*m.config.override.gate} <= {"token"}
             and m.config.override.bonus is None
@@ -288,7 +219,7 @@ VALID_IF: Conditions = (
         "optimizer.skip-zero-variance",
         lambda m: m.config.override.mask_zero_variance or ignores_zero_variance(m.config),
         "which leaves out groups that carry no loss, but under {title} groups of equal rewards"
-        " carry one: give --override.mask-zero-variance",
+        " may carry one: give --override.mask-zero-variance",
     ),
     (
         "optimizer.skip-zero-variance",

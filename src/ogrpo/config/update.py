@@ -1,4 +1,9 @@
-"""Options of an update: what is trained and how, and the devices that do it."""
+"""Options of an update: what is trained and how, and the devices that do it.
+
+`Knobs` and the words of `Override` are written out, and tests hold them to the catalogue: the help
+of a knob is for all methods that share its name, and a type checker knows no fields of a class that
+a program makes.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import optax
 
-from ogrpo.config.method import BASELINE, algorithm, check, ignores_zero_variance, knobs, region_fn
+from ogrpo.config.method import BASELINE, algorithm, check, ignores_zero_variance, knobs
 from ogrpo.config.train import TrainConfig
 from ogrpo.core.algorithms import STEPS, VALUES
+from ogrpo.core.trust_region import adaptive_clip, dual_penalty, sequence_mask
 from ogrpo.data.packing import BUCKETS, OTHER_BUCKETS, Shape
 from ogrpo.data.replay import (
     BufferLimits,
@@ -32,7 +33,7 @@ from ogrpo.kernels import attention
 from ogrpo.learner.examine import make_noise
 from ogrpo.learner.hosts import fetch
 from ogrpo.learner.state import Hypers, adam, hypers, reset
-from ogrpo.learner.update import PolicyFn, UpdateSpec, with_sampling_mask
+from ogrpo.learner.update import PolicyFn, RegionFn, UpdateSpec, with_sampling_mask
 from ogrpo.loop import Packer, Parts
 from ogrpo.loop.parts import (
     Collection,
@@ -54,6 +55,8 @@ from ogrpo.setup.devices import Devices, data_shards, make_devices, on_one_devic
 from ogrpo.setup.logs import make_behavior
 from ogrpo.setup.prepare import Prepared
 
+CLIP_RANGE = (0.01, 1.0)
+"""The least and the largest width of an adaptive clip, unless its first one needs more room."""
 MOST_RECORDED = 1024
 """The largest vocabulary of which every token may be recorded, without --rollout.top-k."""
 EMPTY = {
@@ -196,6 +199,21 @@ def recorded(config: TrainConfig, vocab_size: int) -> int:
             f" {vocab_size:,} of the vocabulary: give --rollout.top-k too, such as {MOST_RECORDED}"
         )
     return min(rollout.top_k or vocab_size, vocab_size)
+
+
+def region_fn(config: TrainConfig) -> RegionFn | None:
+    """Returns the trust region around the loss; None where there is none."""
+    region = config.trust_region
+    if region.kind == "none":
+        return None
+    if region.kind == "clip":
+        eps = knobs(config)["eps_low"]
+        low, high = min(CLIP_RANGE[0], eps / 10), max(CLIP_RANGE[1], eps)
+        width = {"initial": eps, "smallest": low, "largest": high}
+        return partial(adaptive_clip, target=region.delta, rate=region.rate, **width)
+    if region.kind == "penalty":
+        return partial(dual_penalty, delta=region.delta, rate=region.rate, initial=0.0)
+    return partial(sequence_mask, delta=region.delta)
 
 
 def find_devices(config: TrainConfig, decoder: DecoderConfig) -> Devices:

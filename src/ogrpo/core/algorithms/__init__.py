@@ -23,6 +23,7 @@ from ogrpo.core.algorithms.base import (
     STEPS,
     UNIFORMS,
     VALUES,
+    Advantage,
     Algorithm,
     Knob,
     LooksAt,
@@ -30,7 +31,6 @@ from ogrpo.core.algorithms.base import (
 )
 from ogrpo.core.algorithms.catalogue import ALGORITHMS, GROUPS
 from ogrpo.core.algorithms.parts import (
-    ADVANTAGE_KNOBS,
     ADVANTAGES,
     CENTERS,
     GATES,

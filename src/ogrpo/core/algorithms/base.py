@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -66,6 +67,8 @@ class Knob(NamedTuple):
     source: str
     parts: tuple[str, ...] = (LOSS,)
     """Of "loss", "advantage", "reduction" and "critic", those that take it by keyword."""
+    at_one: bool = True
+    """Whether the gradient of the loss depends on it where the loss's ratio is 1."""
 
 
 def published(source: str, *parts: str, **defaults: float | None) -> dict[str, Knob]:
@@ -81,6 +84,30 @@ def published(source: str, *parts: str, **defaults: float | None) -> dict[str, K
       0.4
     """
     return {name: Knob(value, source, parts or (LOSS,)) for name, value in defaults.items()}
+
+
+def away_from_one(source: str, **defaults: float) -> dict[str, Knob]:
+    """Returns knobs of the loss, as `published`, that change nothing where its ratio is 1."""
+    knobs = published(source, **defaults)
+    return {name: knob._replace(at_one=False) for name, knob in knobs.items()}
+
+
+class Advantage(NamedTuple):
+    """An advantage with what it reads and its numbers; to call it is to call its function."""
+
+    fn: AdvantageFn
+    reads: frozenset[str] = frozenset()
+    """What it reads besides rewards: "key", "steps", "values" or "lengths"."""
+    knobs: Mapping[str, Knob] = MappingProxyType({})
+    zero_when_equal: bool = False
+    """Whether it is 0 in a group of equal rewards, whatever other groups and lengths are."""
+
+    def __call__(self, rewards: jax.Array, *read: object, **knobs: Scalar) -> jax.Array:
+        """Returns the advantages, of rewards and what else is read, in the order of `reads`."""
+        return self.fn(rewards, *read, **knobs)
+
+
+STANDARDIZED = Advantage(group_standardized, zero_when_equal=True)
 
 
 def reference_kl(kl_fn: KlFn) -> KlTermFn:
@@ -101,20 +128,24 @@ class Algorithm:
     name: str
     loss: LossFn
     """`(log_probs, batch, *, knobs) -> [..., T]`, without a KL term to the reference."""
-    advantage: AdvantageFn = group_standardized
+    advantage: AdvantageFn = STANDARDIZED
     """`(rewards [..., G], *, knobs) -> [..., G]`; `(rewards, key, *, knobs)` if it reads a key, and
     `(rewards, trajectory, *, knobs) -> [..., G, T]` if it reads steps or values
-    (`returns.Trajectory`), or `-> [..., G]` if it reads lengths."""
+    (`returns.Trajectory`), or `-> [..., G]` if it reads lengths. A function that is 0 in groups of
+    equal rewards, so that such groups may be skipped, says so as an `Advantage`."""
     reduction: ReductionFn = sequence_total
     """`(values, mask, *, counted, knobs) -> Total`."""
     kl: KlTermFn = K3_TO_REFERENCE
     """`(log_probs, batch) -> [..., T]`, added `beta` times."""
+    kl_reads: frozenset[str] = frozenset({REFERENCE})
+    """What the KL term reads, where its weight is not 0."""
     critic: CriticFn | None = None
     """`(values, returns, mask, *, knobs) -> [..., T]`, the loss of values that the advantage reads,
     added to the method's."""
     reads: frozenset[str] = frozenset({BEHAVIOR})
     """What the loss reads besides log pi (`READS`); "key" if the advantage needs random numbers,
-    "steps", "values" or "lengths" if it reads rewards of steps, values of states or lengths."""
+    "steps", "values" or "lengths" if it reads rewards of steps, values of states or lengths. A loss
+    is never without `behavior_log_probs`: whether its gradient depends on them stands here."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     """By name; `beta` weighs the KL term."""
     looks_at: LooksAt = LooksAt.COMPLETION
@@ -123,6 +154,8 @@ class Algorithm:
     """Whether a completion of advantage 0 costs nothing, its KL term aside."""
     one_credit: bool = False
     """Whether the loss takes the advantage to be the same at all tokens of a completion."""
+    token_ratio_only: bool = False
+    """Whether the loss of a token depends on its advantage and on pi/mu of that token alone."""
     whiten: bool = False
     """Whether advantages are whitened over the tokens of the batch; values learn as without."""
     summary: str = ""
@@ -199,7 +232,7 @@ class Algorithm:
 
     def inputs(self, knobs: Mapping[str, Scalar]) -> frozenset[str]:
         """Returns what is read with these knobs: a KL term of weight 0 needs no reference."""
-        return self.reads if is_zero(knobs.get(BETA, 0.0)) else self.reads | {REFERENCE}
+        return self.reads if is_zero(knobs.get(BETA, 0.0)) else self.reads | self.kl_reads
 
     def title(self, knobs: Mapping[str, float]) -> str:
         """The name, and whatever is not the method's own."""

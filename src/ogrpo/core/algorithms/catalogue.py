@@ -17,24 +17,23 @@ from ogrpo.core.algorithms.base import (
     Knob,
     LooksAt,
     LossFn,
+    away_from_one,
     published,
 )
 from ogrpo.core.algorithms.parts import (
-    ADVANTAGE_KNOBS,
-    ADVANTAGE_READS,
     ADVANTAGES,
     REDUCTION_KNOBS,
     REDUCTIONS,
 )
 
 NO_KL = Knob(0.0, "no KL term in its source")
-CLIP = published("PPO, arXiv:1707.06347, section 6.1", eps_low=0.2, eps_high=0.2)
+CLIP = away_from_one("PPO, arXiv:1707.06347, section 6.1", eps_low=0.2, eps_high=0.2)
 PRIME_RL = "prime-rl, August 2026"
 AT_UNIT_CENTER = partial(objectives.off_policy_grpo, center_fn=objectives.unit_center)
 REC = "arXiv:2509.24203"
 REC_RUNS = "Trinity-RFT 0.6, rec_gsm8k, the authors' runs"
-REC_CLIP = published(REC_RUNS, eps_low=0.2, eps_high=0.2)
-REC_RING = REC_CLIP | published(REC_RUNS, outer_low=0.6, outer_high=2.0)
+REC_CLIP = away_from_one(REC_RUNS, eps_low=0.2, eps_high=0.2)
+REC_RING = REC_CLIP | away_from_one(REC_RUNS, outer_low=0.6, outer_high=2.0)
 
 
 def _method(
@@ -49,50 +48,56 @@ def _method(
     looks_at: LooksAt = LooksAt.COMPLETION,
     ignores_zero_advantage: bool = True,
     one_credit: bool = False,
+    token_ratio_only: bool = False,
 ) -> Algorithm:
     """Returns the method of a loss, a key of `ADVANTAGES` and one of `REDUCTIONS`.
 
     These two bring their knobs and what they read; `knobs` are the loss's, and whatever number of
     the advantage's is not the usual one. `reads` is what the loss reads.
     """
-    loss, advantage, reduction = parts
-    of_advantage = {**ADVANTAGE_KNOBS.get(advantage, {}), **knobs}
+    loss, advantage, reduction = parts[0], ADVANTAGES[parts[1]], parts[2]
+    of_advantage = {**advantage.knobs, **knobs}
     return Algorithm(
         name,
         loss,
-        ADVANTAGES[advantage],
+        advantage,
         REDUCTIONS[reduction],
-        reads=reads | ADVANTAGE_READS.get(advantage, frozenset()),
+        reads=reads | advantage.reads,
         knobs={**knobs, **of_advantage, "beta": beta, **REDUCTION_KNOBS.get(reduction, {})},
         looks_at=looks_at,
         ignores_zero_advantage=ignores_zero_advantage,
         one_credit=one_credit,
+        token_ratio_only=token_ratio_only,
         summary=summary,
         source=source,
     )
 
 
+_without_ratio = partial(_method, reads=frozenset())
+
 POLICY_GRADIENTS = [
-    _method(
+    _without_ratio(
         "reinforce",
         "-A log pi with the group's mean as baseline, blind to who drew the samples",
         f"Williams (1992); the baseline of {REC}, eq. 2",
         (objectives.reinforce, "centered", "sequence_sum"),
+        token_ratio_only=True,
     ),
-    _method(
+    _without_ratio(
         "rloo",
         "REINFORCE with the mean of the other completions as baseline",
         "arXiv:2402.14740, eq. 6",
         (objectives.reinforce, "leave_one_out", "sequence_sum"),
         beta=Knob(0.0, "the paper takes the KL from the reward, not as a loss"),
+        token_ratio_only=True,
     ),
-    _method(
+    _without_ratio(
         "raft",
         "imitates completions of reward above a threshold, and nothing else",
         "arXiv:2504.11343, section 2 (after arXiv:2304.06767)",
         (objectives.reinforce, "successes", "sequence_sum"),
     ),
-    _method(
+    _without_ratio(
         "positives",
         "imitates successes by their lead over the group's mean (ours: docs/reuse.md)",
         "none; REINFORCE without its negative half",
@@ -107,19 +112,21 @@ POLICY_GRADIENTS = [
         | published("arXiv:1802.01561, remark 2", decay=1.0),
         one_credit=True,
     ),
-    _method(
+    _without_ratio(
         "opo",
         "REINFORCE with the mean reward by token as baseline",
         "arXiv:2505.23585; verl 0.9, opo",
         (objectives.reinforce, "length_weighted", "sequence_sum"),
+        token_ratio_only=True,
     ),
-    _method(
+    _without_ratio(
         "maxrl",
         "REINFORCE towards the likelihood of a success: advantages over the group's mean",
         "arXiv:2602.02710",
         (objectives.reinforce, "mean_normalized", "sequence_sum"),
+        token_ratio_only=True,
     ),
-    _method(
+    _without_ratio(
         "maxpo",
         "REINFORCE towards the best of k completions",
         "arXiv:2606.06080",
@@ -151,6 +158,7 @@ CLIPPED = [
         (objectives.grpo, "group_standardized", "sequence"),
         CLIP,
         beta=Knob(0.04, "arXiv:2402.03300, section 4.2"),
+        token_ratio_only=True,
     ),
     _method(
         "grpo_process",
@@ -165,10 +173,11 @@ CLIPPED = [
         "the clip of pi/mu in an interval about 1, as the paper runs it",
         "arXiv:2505.22257, eq. 6 to 8",
         (AT_UNIT_CENTER, "group_standardized", "sequence"),
-        published(
+        away_from_one(
             "not in the paper; PPO, arXiv:1707.06347, section 6.1", eps_low=0.2, eps_high=0.2
         ),
         beta=Knob(0.0, "arXiv:2505.22257, eq. 6; its runs have .1 (5.1) and .001 (5.2)"),
+        token_ratio_only=True,
     ),
     _method(
         "dr_grpo",
@@ -177,21 +186,24 @@ CLIPPED = [
         (objectives.grpo, "centered", "fixed_length"),
         CLIP,
         beta=Knob(0.0, "arXiv:2503.20783, section 3.1"),
+        token_ratio_only=True,
     ),
     _method(
         "dapo",
         "GRPO with a higher clip, averaged over tokens; it resamples and shapes lengths by options",
         "arXiv:2503.14476, eq. 8",
         (objectives.grpo, "group_standardized", "token"),
-        published("arXiv:2503.14476, section 4.1", eps_low=0.2, eps_high=0.28),
+        away_from_one("arXiv:2503.14476, section 4.1", eps_low=0.2, eps_high=0.28),
         beta=Knob(0.0, "arXiv:2503.14476, section 2.3"),
+        token_ratio_only=True,
     ),
     _method(
         "dual_clip",
         "PPO's clip with a floor of dual A where A < 0 (verl's and Trinity's default)",
         "arXiv:1912.09729, eq. 5",
         (objectives.dual_clip, "group_standardized_bessel", "token"),
-        CLIP | published("arXiv:1912.09729, section 4", dual=3.0),
+        CLIP | away_from_one("arXiv:1912.09729, section 4", dual=3.0),
+        token_ratio_only=True,
     ),
     _method(
         "two_sided",
@@ -200,6 +212,7 @@ CLIPPED = [
         (objectives.two_sided, "group_standardized", "token"),
         CLIP | published("arXiv:2505.07291, section 4", delta=4.0),
         beta=Knob(0.001, "arXiv:2505.07291, section 4"),
+        token_ratio_only=True,
     ),
     _method(
         "decoupled",
@@ -214,7 +227,8 @@ CLIPPED = [
         "a sigmoid of the ratio in place of the clip",
         "arXiv:2511.20347",
         (objectives.sapo, "group_standardized", "sequence"),
-        published("arXiv:2511.20347", temperature_pos=1.0, temperature_neg=1.05),
+        away_from_one("arXiv:2511.20347", temperature_pos=1.0, temperature_neg=1.05),
+        token_ratio_only=True,
     ),
     _method(
         "reinforce_pp",
@@ -244,7 +258,9 @@ CLIPPED = [
         "the clip of the prefix's ratio in an interval that grows as the root of the position",
         "arXiv:2605.07331",
         (objectives.ctpo, "group_standardized", "token"),
-        published("PPO's; that of arXiv:2605.07331 could not be had", eps_low=0.2, eps_high=0.2),
+        away_from_one(
+            "PPO's; that of arXiv:2605.07331 could not be had", eps_low=0.2, eps_high=0.2
+        ),
     ),
 ]
 
@@ -254,14 +270,14 @@ SEQUENCES = [
         "the clip of the length-normalised sequence ratio",
         "arXiv:2507.18071, eq. 5 and 7",
         (objectives.gspo, "group_standardized", "sequence"),
-        published("arXiv:2507.18071, section 5.1", eps_low=3e-4, eps_high=4e-4),
+        away_from_one("arXiv:2507.18071, section 5.1", eps_low=3e-4, eps_high=4e-4),
     ),
     _method(
         "gmpo",
         "the geometric mean of token ratios clipped in log space",
         "arXiv:2507.20673, eq. 3",
         (objectives.gmpo, "group_standardized", "sequence"),
-        published("arXiv:2507.20673, section 4.1", eps_low=0.4, eps_high=0.4),
+        away_from_one("arXiv:2507.20673, section 4.1", eps_low=0.4, eps_high=0.4),
     ),
     _method(
         "sequence_tis",
@@ -281,7 +297,7 @@ SEQUENCES = [
         "REINFORCE weighted by W^k exp(lambda (1 - W)), W the ratio of the completion",
         "arXiv:2602.10693, section 3.4",
         (objectives.vespo, "group_standardized_bessel", "token"),
-        published(
+        away_from_one(
             "arXiv:2602.10693, section 3.4",
             power_pos=2.0,
             rate_pos=3.0,
@@ -297,8 +313,9 @@ GATED = [
         "REINFORCE weighted by the token ratio, clipped and detached",
         "arXiv:2506.13585, eq. 4 and 5",
         (objectives.cispo, "group_standardized", "token"),
-        published("arXiv:2506.13585, section 3.1: no lower bound", low=0.0)
+        away_from_one("arXiv:2506.13585, section 3.1: no lower bound", low=0.0)
         | published("ScaleRL, arXiv:2510.13786; not in arXiv:2506.13585", high=5.0),
+        token_ratio_only=True,
     ),
     _method(
         "topr_token",
@@ -318,7 +335,7 @@ GATED = [
         "the importance-weighted gain without the tokens of largest squared log-ratio",
         "arXiv:2510.01161, algorithm 1",
         (objectives.m2po, "group_standardized", "token"),
-        published("arXiv:2510.01161, section 4", threshold=0.04),
+        away_from_one("arXiv:2510.01161, section 4", threshold=0.04),
         looks_at=LooksAt.BATCH,
     ),
     _method(
@@ -326,24 +343,24 @@ GATED = [
         "no push outward where |pi - mu| of the token is beyond a threshold",
         "arXiv:2602.04879, binary TV",
         (objectives.dppo_tv, "centered", "token"),
-        published("the authors' verl script", low=0.15, high=0.15)
-        | published("the authors' Stable-RL; verl has 3 in effect", cap=10.0),
+        away_from_one("the authors' verl script", low=0.15, high=0.15)
+        | away_from_one("the authors' Stable-RL; verl has 3 in effect", cap=10.0),
     ),
     _method(
         "dppo_kl",
         "no push outward where KL(mu||pi) of the token is beyond a threshold",
         "arXiv:2602.04879, binary KL",
         (objectives.dppo_kl, "centered", "token"),
-        published("the authors' verl script", low=0.05, high=0.05)
-        | published("the authors' Stable-RL; verl has 3 in effect", cap=10.0),
+        away_from_one("the authors' verl script", low=0.05, high=0.05)
+        | away_from_one("the authors' Stable-RL; verl has 3 in effect", cap=10.0),
     ),
     _method(
         "prime_rl",
         "the ratio times the advantage behind DPPO-TV's mask, and a squared log-ratio",
         f"{PRIME_RL}, its default loss; arXiv:2602.04879, arXiv:2602.02276",
         (objectives.prime_rl, "centered", "token"),
-        published(f"{PRIME_RL}: dppo_mask_low, dppo_mask_high", low=0.2, high=0.2)
-        | published(f"{PRIME_RL}: kl_tau", coef=1e-3),
+        away_from_one(f"{PRIME_RL}: dppo_mask_low, dppo_mask_high", low=0.2, high=0.2)
+        | away_from_one(f"{PRIME_RL}: kl_tau", coef=1e-3),
         ignores_zero_advantage=False,
     ),
     _method(
@@ -351,8 +368,8 @@ GATED = [
         "PPO's clip, as wide as the squared log-ratios of the batch allow",
         "the released code of arXiv:2510.01161",
         (objectives.m2po_released, "group_standardized", "token"),
-        published("arXiv:2510.01161, section 4", threshold=0.04)
-        | published("the released code", eps_low=0.3, eps_high=0.5),
+        away_from_one("arXiv:2510.01161, section 4", threshold=0.04)
+        | away_from_one("the released code", eps_low=0.3, eps_high=0.5),
         looks_at=LooksAt.BATCH,
     ),
     _method(
@@ -360,8 +377,8 @@ GATED = [
         "the ratio times the advantage, and a pull on the tokens that cost the most entropy",
         "arXiv:2505.22617; verl 0.9, kl_cov",
         (objectives.kl_cov, "group_standardized_bessel", "token"),
-        published("verl 0.9: kl_cov_ratio", share=2e-4)
-        | published("verl 0.9: ppo_kl_coef", coef=1.0),
+        away_from_one("verl 0.9: kl_cov_ratio", share=2e-4)
+        | away_from_one("verl 0.9: ppo_kl_coef", coef=1.0),
         looks_at=LooksAt.BATCH,
         ignores_zero_advantage=False,
     ),
@@ -381,7 +398,7 @@ GATED = [
         "the reverse KL to the reference, a teacher; rewards are not read",
         f"on-policy distillation (Lu et al. 2025); {PRIME_RL}, ref_kl",
         (objectives.distill, "raw", "token"),
-        published(f"{PRIME_RL}, ref_kl", low=0.2, coef=1e-3),
+        away_from_one(f"{PRIME_RL}, ref_kl", low=0.2, coef=1e-3),
         reads=frozenset({BEHAVIOR, REFERENCE}),
         ignores_zero_advantage=False,
     ),
@@ -400,19 +417,19 @@ RECS = [
             (objectives.rec_ring_is, "the same, weighted by the ratio", REC_RING),
         )
     ),
-    _method(
+    _without_ratio(
         "red_drop",
         "REINFORCE without as many random failures as outnumber the successes",
         f"{REC}, RED-Drop",
         (objectives.reinforce, "drop_negatives", "token"),
     ),
-    _method(
+    _without_ratio(
         "red_weight",
         "REINFORCE weighted by exp(A / tau)",
         f"{REC}, RED-Weight",
         (objectives.reinforce, "exponentially_weighted", "token"),
     ),
-    _method(
+    _without_ratio(
         "asymre",
         "REINFORCE with the baseline lowered",
         "arXiv:2506.20520; the shift of arXiv:2509.24203",
@@ -426,7 +443,7 @@ REGRESSIONS = [
         "REINFORCE with a squared log-ratio by token",
         "arXiv:2501.12599, section 2.3.2, by token as in arXiv:2509.24203",
         (objectives.opmd_kimi, "centered", "token"),
-        published(REC_RUNS, coef=0.1),
+        away_from_one(REC_RUNS, coef=0.1),
         ignores_zero_advantage=False,
     ),
     _method(
@@ -434,24 +451,23 @@ REGRESSIONS = [
         "REINFORCE with the squared log-ratio of the completion",
         "arXiv:2501.12599, section 2.3.2",
         (objectives.opmd_kimi_sequence, "centered", "sequence_sum"),
-        published(REC_RUNS, tau=0.1),
+        away_from_one(REC_RUNS, tau=0.1),
         ignores_zero_advantage=False,
     ),
-    _method(
+    _without_ratio(
         "opmd_min",
         "REINFORCE scaled by 1 / (1 + tau)",
         "Trinity-RFT 0.6, opmd",
         (objectives.opmd_min, "centered", "token"),
         published("Trinity-RFT 0.6, opmd", tau=1.0),
     ),
-    _method(
+    _without_ratio(
         "opmd_pairwise",
         "rewards regressed on log-ratios, pair by pair",
         f"{REC}, eq. 4",
         (objectives.opmd_pairwise, "centered", "sequence_sum"),
         published(f"{REC}; no value is given", tau=1.0),
         looks_at=LooksAt.GROUP,
-        reads=frozenset(),
         one_credit=True,
     ),
     _method(

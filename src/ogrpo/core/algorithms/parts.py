@@ -28,9 +28,10 @@ from ogrpo.core.algorithms.base import (
     LENGTHS,
     PROXIMAL,
     REDUCTION,
+    REFERENCE,
     STEPS,
     VALUES,
-    AdvantageFn,
+    Advantage,
     Algorithm,
     KlTermFn,
     Knob,
@@ -47,63 +48,66 @@ from ogrpo.core.ratios import log_ratio
 
 Part = TypeVar("Part")
 LONGEST = "the longest completion that the run allows"
+_TRINITY_REC = "Trinity-RFT 0.6, rec_gsm8k"
+_OVERLONG = published(LONGEST, ADVANTAGE, length=None)
+_OVERLONG |= published("arXiv:2503.14476, section 4.1: 4,096 of 20,480", ADVANTAGE, overlong=0.2)
+_PAIRS = published("no value fits every group; the least that looks beyond one", ADVANTAGE, k=2.0)
+_STEP_WEIGHT = published("a step counts as the completion", ADVANTAGE, step_weight=1.0)
 
-ADVANTAGES: dict[str, AdvantageFn] = {
-    "raw": advantages.raw,
-    "centered": advantages.centered,
-    "leave_one_out": advantages.leave_one_out,
-    "group_standardized": partial(
-        advantages.group_standardized, ddof=0, eps_inside=1e-6, eps_outside=0.0
+_silent = partial(Advantage, zero_when_equal=True)
+ADVANTAGES: dict[str, Advantage] = {
+    "raw": Advantage(advantages.raw),
+    "centered": _silent(advantages.centered),
+    "leave_one_out": _silent(advantages.leave_one_out),
+    "group_standardized": _silent(
+        partial(advantages.group_standardized, ddof=0, eps_inside=1e-6, eps_outside=0.0)
     ),
-    "group_standardized_bessel": partial(
-        advantages.group_standardized, ddof=1, eps_inside=0.0, eps_outside=1e-4
+    "group_standardized_bessel": _silent(
+        partial(advantages.group_standardized, ddof=1, eps_inside=0.0, eps_outside=1e-4)
     ),
-    "batch_standardized": partial(advantages.batch_standardized, ddof=1, eps_outside=1e-4),
-    "lowered_baseline": advantages.lowered_baseline,
-    "soft_value": advantages.soft_value,
-    "exponentially_weighted": advantages.exponentially_weighted,
-    "drop_negatives": advantages.drop_negatives,
-    "positive_part": advantages.positive_part,
-    "successes": advantages.successes,
-    "leave_prompt_out": advantages.leave_prompt_out,
-    "batch_centered": advantages.batch_centered,
-    "running_baseline": advantages.above_baseline,
-    "mean_normalized": advantages.mean_normalized,
-    "pass_at_k": advantages.pass_at_k,
-    "max_at_k": advantages.max_at_k,
-    "length_weighted": returns.length_weighted,
-    "overlong_standardized": partial(returns.overlong_standardized, eps_inside=1e-6),
-    "whitened": partial(returns.whitened, advantage_fn=advantages.raw, eps_inside=1e-8),
-    "group_whitened": partial(returns.whitened, advantage_fn=advantages.centered, eps_inside=1e-8),
-    "step_returns": returns.step_returns,
-    "process_standardized": partial(returns.process_standardized, eps_inside=1e-6),
-}
-"""Name -> `(rewards, *, knobs) -> advantages`; those of `ADVANTAGE_READS` take more."""
-
-ADVANTAGE_READS: dict[str, frozenset[str]] = {
-    "drop_negatives": frozenset({KEY}),
-    **dict.fromkeys(("step_returns", "process_standardized"), frozenset({STEPS})),
-    **dict.fromkeys(
-        ("length_weighted", "overlong_standardized", "whitened", "group_whitened"),
+    "batch_standardized": _silent(partial(advantages.batch_standardized, ddof=1, eps_outside=1e-4)),
+    "lowered_baseline": Advantage(
+        advantages.lowered_baseline, knobs=published(_TRINITY_REC, ADVANTAGE, shift=0.1)
+    ),
+    "soft_value": _silent(
+        advantages.soft_value, knobs=published("Trinity-RFT 0.6, opmd", ADVANTAGE, tau=1.0)
+    ),
+    "exponentially_weighted": _silent(
+        advantages.exponentially_weighted, knobs=published(_TRINITY_REC, ADVANTAGE, tau=1.0)
+    ),
+    "drop_negatives": _silent(advantages.drop_negatives, frozenset({KEY})),
+    "positive_part": _silent(advantages.positive_part),
+    "successes": Advantage(
+        advantages.successes,
+        knobs=published("arXiv:2504.11343: rewards 0 and 1", ADVANTAGE, threshold=0.0),
+    ),
+    "leave_prompt_out": Advantage(advantages.leave_prompt_out),
+    "batch_centered": Advantage(advantages.batch_centered),
+    "running_baseline": Advantage(
+        advantages.above_baseline,
+        knobs=published("the run's mean reward before", ADVANTAGE, baseline=None),
+    ),
+    "mean_normalized": _silent(advantages.mean_normalized),
+    "pass_at_k": _silent(advantages.pass_at_k, knobs=_PAIRS),
+    "max_at_k": _silent(advantages.max_at_k, knobs=_PAIRS),
+    "length_weighted": _silent(returns.length_weighted, frozenset({LENGTHS})),
+    "overlong_standardized": Advantage(
+        partial(returns.overlong_standardized, eps_inside=1e-6), frozenset({LENGTHS}), _OVERLONG
+    ),
+    "whitened": Advantage(
+        partial(returns.whitened, advantage_fn=advantages.raw, eps_inside=1e-8),
         frozenset({LENGTHS}),
     ),
+    "group_whitened": Advantage(
+        partial(returns.whitened, advantage_fn=advantages.centered, eps_inside=1e-8),
+        frozenset({LENGTHS}),
+    ),
+    "step_returns": Advantage(returns.step_returns, frozenset({STEPS}), _STEP_WEIGHT),
+    "process_standardized": Advantage(
+        partial(returns.process_standardized, eps_inside=1e-6), frozenset({STEPS})
+    ),
 }
-"""What an advantage reads besides rewards."""
-
-_OVERLONG = "arXiv:2503.14476, section 4.1: 4,096 of 20,480"
-_PAIRS = "no value fits every group; the least that looks beyond one"
-ADVANTAGE_KNOBS: dict[str, dict[str, Knob]] = {
-    "lowered_baseline": published("Trinity-RFT 0.6, rec_gsm8k", ADVANTAGE, shift=0.1),
-    "soft_value": published("Trinity-RFT 0.6, opmd", ADVANTAGE, tau=1.0),
-    "exponentially_weighted": published("Trinity-RFT 0.6, rec_gsm8k", ADVANTAGE, tau=1.0),
-    "successes": published("arXiv:2504.11343: rewards 0 and 1", ADVANTAGE, threshold=0.0),
-    "running_baseline": published("the run's mean reward before", ADVANTAGE, baseline=None),
-    "overlong_standardized": published(LONGEST, ADVANTAGE, length=None)
-    | published(_OVERLONG, ADVANTAGE, overlong=0.2),
-    **dict.fromkeys(("pass_at_k", "max_at_k"), published(_PAIRS, ADVANTAGE, k=2.0)),
-    "step_returns": published("a step counts as the completion", ADVANTAGE, step_weight=1.0),
-}
-"""The numbers of an advantage, of those that have any."""
+"""Name -> what rewards are turned into."""
 
 REDUCTIONS: dict[str, ReductionFn] = {
     "token": aggregate.token_total,
@@ -128,6 +132,8 @@ class Factor(NamedTuple):
     knobs: Mapping[str, Knob] = MappingProxyType({})
     """By the name of the bound with that of the factor before it: `token_low` is `low`."""
     looks_at: LooksAt = LooksAt.COMPLETION
+    reads: frozenset[str] = frozenset({BEHAVIOR})
+    """What it brings into the loss, besides pi_k of a weight."""
     of: str = "drift"
     """What a gate looks at: "drift" is pi_k/mu where the method reads pi_k, else pi/mu; "ratio" is
     pi/mu, and "entropy" that of pi. A weight is of pi_k/mu."""
@@ -144,7 +150,7 @@ _TRACE = published(f"{_RETRACE}, eq. 3", weight_cap=1.0)
 _TRACE |= published(f"{_RETRACE}: lambda", weight_decay=1.0)
 
 WEIGHTS: dict[str, Factor] = {
-    "unit": Factor(weights.unit_weight),
+    "unit": Factor(weights.unit_weight, reads=frozenset()),
     "plain": Factor(weights.plain_weight),
     "truncated": Factor(weights.truncated_weight, _BAND),
     "masked": Factor(weights.masked_weight, _BAND),
@@ -171,7 +177,9 @@ GATES: dict[str, Factor] = {
         gates.off_policy_sequence_mask, published(_NEGATIVES, negatives_delta=0.1), of="ratio"
     ),
     "k3": Factor(gates.k3_mask, published("verl 0.9, decoupled_k3_rs", k3_limit=0.01)),
-    "top_entropy": Factor(gates.top_entropy_mask, _TOP, LooksAt.BATCH, of=ENTROPY),
+    "top_entropy": Factor(
+        gates.top_entropy_mask, _TOP, LooksAt.BATCH, frozenset({ENTROPY}), of=ENTROPY
+    ),
 }
 """Name -> mask of ratios or entropies; they multiply."""
 
@@ -191,15 +199,16 @@ def _importance_kl(kl_fn: KlFn, weighted_by: Callable[..., jax.Array]) -> KlTerm
 
 _ESTIMATORS = {"k1": divergences.k1, "k2": divergences.k2, "k3": divergences.k3}
 _CORRECTED = {"importance": divergences.importance_kl, "weighted": divergences.weighted_kl}
+_TIMES_RATIO = {
+    f"{kind}_{name}": _importance_kl(fn, form)
+    for kind, form in _CORRECTED.items()
+    for name, fn in _ESTIMATORS.items()
+}
 KLS: dict[str, KlTermFn] = {
     **{name: reference_kl(fn) for name, fn in _ESTIMATORS.items()},
     "k3": K3_TO_REFERENCE,  # the function that methods have, so that it is no change to them
     "straight_through_k3": reference_kl(divergences.straight_through_k3),
-    **{
-        f"{kind}_{name}": _importance_kl(fn, form)
-        for kind, form in _CORRECTED.items()
-        for name, fn in _ESTIMATORS.items()
-    },
+    **_TIMES_RATIO,
 }
 """Name -> `(log_probs, batch) -> [..., T]`: an estimator of KL(pi||ref) as it is, times rho with
 the gradient through it (importance), or times a detached rho (weighted)."""
@@ -250,7 +259,8 @@ def with_parts(
             label = f"reduction {reduction}"
             algorithm = replace(algorithm.renamed(label), reduction=fn, knobs=knobs)
     if kl is not None and (kl_fn := _named(KLS, kl, "KL")) is not algorithm.kl:
-        algorithm = replace(algorithm.renamed(f"KL {kl}"), kl=kl_fn)
+        reads = frozenset({REFERENCE, BEHAVIOR} if kl in _TIMES_RATIO else {REFERENCE})
+        algorithm = replace(algorithm.renamed(f"KL {kl}"), kl=kl_fn, kl_reads=reads)
     if center is not None:
         algorithm = _with_center(algorithm, center)
     if weight is not None:
@@ -266,8 +276,8 @@ def with_parts(
 
 
 def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
-    fn = _named(ADVANTAGES, name, "advantage")
-    if fn is algorithm.advantage:
+    advantage = _named(ADVANTAGES, name, "advantage")
+    if advantage is algorithm.advantage:
         return algorithm
     if VALUES in algorithm.reads:
         raise ValueError(
@@ -276,9 +286,9 @@ def _with_advantage(algorithm: Algorithm, name: str) -> Algorithm:
         )
     return replace(
         algorithm.renamed(f"advantage {name}"),
-        advantage=fn,
-        reads=algorithm.reads - {KEY, STEPS, LENGTHS} | ADVANTAGE_READS.get(name, frozenset()),
-        knobs=_exchanged(algorithm, ADVANTAGE, ADVANTAGE_KNOBS.get(name, {})),
+        advantage=advantage,
+        reads=algorithm.reads - {KEY, STEPS, LENGTHS} | advantage.reads,
+        knobs=_exchanged(algorithm, ADVANTAGE, advantage.knobs),
     )
 
 
@@ -317,7 +327,7 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
     return replace(
         algorithm.renamed(f"weight {name}"),
         loss=loss,
-        reads=algorithm.reads | {BEHAVIOR, PROXIMAL},
+        reads=algorithm.reads - {BEHAVIOR} | weight.reads | {PROXIMAL},
         knobs={**algorithm.knobs, **weight.knobs},
         looks_at=max(algorithm.looks_at, weight.looks_at),
     )
@@ -325,7 +335,7 @@ def _with_weight(algorithm: Algorithm, name: str) -> Algorithm:
 
 def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
     stack = [_named(GATES, name, "gate") for name in names]
-    of = {gate.of for gate in stack}
+    reads = algorithm.reads.union(*(gate.reads for gate in stack))
     of_gates = {name: knob for gate in stack for name, knob in gate.knobs.items()}
     if len({*names}) < len(names) or of_gates.keys() & algorithm.knobs.keys():
         raise ValueError(f"gates {', '.join(names)}: name each once, a gate twice is that gate")
@@ -335,7 +345,7 @@ def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
         rest = {name: value for name, value in knobs.items() if name not in of_gates}
         losses = algorithm.loss(log_probs, batch, **rest)
         held, batch = objectives.masked_batch(jax.lax.stop_gradient(log_probs), batch)
-        seen = _seen_by_gates(held, batch, algorithm.reads | of)
+        seen = _seen_by_gates(held, batch, reads)
         for gate in stack:
             kept = gate.fn(seen[gate.of], batch.advantages, batch.mask, **gate.bounds(knobs))
             losses = jnp.where(kept == 0, 0, kept * losses)
@@ -344,7 +354,7 @@ def _with_gates(algorithm: Algorithm, names: Sequence[str]) -> Algorithm:
     return replace(
         algorithm.renamed(", ".join(f"gate {name}" for name in names)),
         loss=loss,
-        reads=algorithm.reads | {BEHAVIOR} | (of & {ENTROPY}),
+        reads=reads,
         knobs={**algorithm.knobs, **of_gates},
         looks_at=max(algorithm.looks_at, *(gate.looks_at for gate in stack)),
     )
