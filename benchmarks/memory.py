@@ -217,15 +217,13 @@ def plan_preset(name: str) -> PresetPlan:
     """The plan of a preset's update, every prompt and completion as long as it may be."""
     config, plan = PRESETS[name](), plan_of(name)
     count, group = config.schedule.prompts, config.rollout.group_size
-    prompt, length = plan.batch.prompt_length, config.rollout.max_tokens
-    assert length is not None  # presets of real models settle it
-    full = full_batch(count, group, prompt, length)
+    full = full_batch(count, group, plan.longest_prompt, plan.longest_completion)
     judged = full._replace(
         ref_log_probs=full.behavior_log_probs if config.knobs.beta else None,
         rewards=np.resize(np.float32([0, 1]), (count, group)),
     )
     made = make_batch(judged, make_packer(config), for_update=True)
-    temporary = plan_update(config, plan.model.decoder(), made.batch).temporary
+    temporary = plan_update(config, plan.decoder(), made.batch).temporary
     budget = train_budget(plan)
     beside = sum(size for row, size in budget.rows.items() if row not in BETWEEN)
     return PresetPlan(budget.capacity, beside + temporary, temporary, budget.total)

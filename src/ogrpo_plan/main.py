@@ -1,6 +1,6 @@
 """`plan`: what fits, and how long a step takes.
 
-Command: ogrpo plan [--model.shape qwen2.5-1.5b --serve.devices 8 ...]
+Command: ogrpo plan --preset NAME, or with the options of a run [--serve.devices 8 ...]
 Hardware and time: any CPU, seconds. Output: memory and times, on the console and as plan.json.
 What is counted and what is assumed: docs/planning.md.
 """
@@ -18,7 +18,7 @@ from ogrpo.policy.flops import parameters
 from ogrpo.report.run_dir import RunDir
 from ogrpo.system.files import write_json
 from ogrpo.system.values import to_json
-from ogrpo_plan.config import DEVICES, GIB, Plan
+from ogrpo_plan.config import DEVICES, GIB, Plan, check_plan
 from ogrpo_plan.memory import proposed_tokens, serve_budget, train_budget
 from ogrpo_plan.times import measured, times
 
@@ -29,7 +29,11 @@ def run(plan: Plan, console: Console) -> int:
     """Prints and writes the plan; returns 1 where something does not fit.
 
     One machine that draws and trains in turn has no servers, and seconds only with --measure.
+
+    Raises:
+      ValueError: as `check_plan`.
     """
+    check_plan(plan)
     if plan.measure:
         plan = measured(plan)
         console.print(
@@ -61,12 +65,12 @@ def run(plan: Plan, console: Console) -> int:
         console.print(line, markup=False, soft_wrap=True)
     seconds = times(plan) if plan.measure or not alone else {}
     if seconds:
-        title = f"Seconds, of {parameters(plan.model.decoder()) / 1e6:.1f} million parameters"
+        title = f"Seconds, of {parameters(plan.decoder()) / 1e6:.1f} million parameters"
         rows = [(name, f"{value:.3g}") for name, value in seconds.items()]
         console.print(two_columns(title, rows))
     else:
         console.print("--measure times a call of the sampler and an update on this machine")
-    folder.write_config({"study": "plan", **to_json(replace(plan, run_dir=None))})
+    folder.write_config({"study": "plan", "options": to_json(replace(plan, run_dir=None))})
     sizes = {budget.name: budget.rows for budget in memory}
     values = {"memory": sizes, "microbatch_tokens": tokens, "seconds": seconds}
     write_json(folder.path / "plan.json", values)
@@ -77,7 +81,7 @@ def run(plan: Plan, console: Console) -> int:
     lacking = " and the ".join(budget.name for budget in misfits)
     verdict = f"the {lacking} lacks memory" if misfits else "all of it fits"
     if seconds:
-        completions = plan.batch.prompts * plan.batch.group_size / seconds["a step"]
+        completions = plan.schedule.prompts * plan.rollout.group_size / seconds["a step"]
         verdict += f"; {seconds['a step']:.3g} s a step, {completions:.4g} completions/s"
     console.print(f"verdict: {verdict}", markup=False, soft_wrap=True)
     return DOES_NOT_FIT if misfits else 0

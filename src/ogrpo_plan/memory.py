@@ -25,7 +25,7 @@ from ogrpo.policy import DecoderConfig, flops
 from ogrpo.policy.decoder import MANY_UNITS, param_shapes
 from ogrpo.policy.lora import split, split_axes
 from ogrpo.policy.params import Axes, param_axes
-from ogrpo_plan.config import GIB, ITEMSIZE, Plan, Train
+from ogrpo_plan.config import GIB, ITEMSIZE, Plan
 
 TOKEN_STEP, FILLED = 1024, 0.9
 WORKING_LOGITS, WORKING_SCORES, WORKING_UNITS, WORKING_QUERIES = 2, 4, 5, 14
@@ -84,9 +84,9 @@ def gathered_bytes(
 
 def trained_shapes(plan: Plan) -> Any:
     """Returns the shapes of the trained parameters: all of them, or float32 adapters alone."""
-    model, adapter = plan.model, plan.model.adapter
-    kind = model.params if adapter is None else "float32"
-    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(model.decoder()))
+    adapter = plan.adapter
+    kind = plan.model.dtype if adapter is None else "float32"
+    shapes = jax.tree.map(lambda leaf: leaf.update(dtype=kind), param_shapes(plan.decoder()))
     if adapter is None:
         return shapes
     how = {"rank": adapter.rank, "alpha": 1.0, "targets": adapter.targets}
@@ -95,9 +95,9 @@ def trained_shapes(plan: Plan) -> Any:
 
 def trained_bytes(plan: Plan) -> int:
     """Returns the bytes of the trained parameters on one device."""
-    axes, adapter = param_axes(plan.model.decoder()), plan.model.adapter
+    axes, adapter = param_axes(plan.decoder()), plan.adapter
     axes = axes if adapter is None else split_axes(axes, adapter.targets).trained
-    return _cut_bytes(axes, trained_shapes(plan), plan.train.fsdp, plan.train.tensor)
+    return _cut_bytes(axes, trained_shapes(plan), plan.mesh.fsdp, plan.mesh.tensor)
 
 
 def moments_bytes(plan: Plan) -> int:
@@ -106,8 +106,8 @@ def moments_bytes(plan: Plan) -> int:
     They are counted on one device and cut in proportion to the parameters, but for factored second
     moments, which are whole on every device.
     """
-    moments, trained = plan.train.moments, trained_bytes(plan)
-    kind = plan.model.params if plan.model.adapter is None else "float32"
+    moments, trained = plan.optimizer.moments, trained_bytes(plan)
+    kind = plan.model.dtype if plan.adapter is None else "float32"
     small = trained * 2 // ITEMSIZE[kind]
     if moments == "factored":
         second = jax.eval_shape(factored_rms(b2=0.98, eps=1e-8).init, trained_shapes(plan))
@@ -117,18 +117,18 @@ def moments_bytes(plan: Plan) -> int:
 
 def train_budget(plan: Plan) -> Budget:
     """Returns the memory of one training device."""
-    config, train, model = plan.model.decoder(), plan.train, plan.model
-    kept, used = ITEMSIZE[model.params], ITEMSIZE[model.compute]
-    mesh = {"fsdp": train.fsdp, "tensor": train.tensor}
+    config, optimizer, adapts = plan.decoder(), plan.optimizer, plan.adapter is not None
+    kept, used = ITEMSIZE[plan.model.dtype], ITEMSIZE[plan.compute]
+    mesh = {"fsdp": plan.mesh.fsdp, "tensor": plan.mesh.tensor}
     weights = cut_weight_bytes(config, kept, **mesh)
     cast = weights * used // kept if used != kept else 0
-    policies = plan.schedule.sync_offset + 1 + train.reference
-    trained, adapts = trained_bytes(plan), model.adapter is not None
+    policies = plan.schedule.sync_offset + 1 + plan.reference
+    trained = trained_bytes(plan)
     gathered = gathered_bytes(config, computed=used, kept=0 if adapts else kept, **mesh)
-    tokens = train.microbatch_tokens
-    several = train.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
+    tokens = optimizer.microbatch_tokens
+    several = optimizer.microbatches > 1 if tokens is None else tokens < device_tokens(plan)
     widest = max(sides.inputs * sides.outputs for sides in config.projections.values())
-    merged = kept * config.num_layers * widest // (train.fsdp * train.tensor)
+    merged = kept * config.num_layers * widest // (plan.mesh.fsdp * plan.mesh.tensor)
     rows = {
         "weights": weights + adapts * trained,
         "gradients": trained * (2 if several else 1),
@@ -141,26 +141,26 @@ def train_budget(plan: Plan) -> Budget:
         "working": working_bytes(plan),
     }
     remedy = (
-        "raise train.microbatches (at most the prompts of a device), or give "
-        "train.microbatch-tokens (a prompt and a completion at least), choose train.remat full or "
-        "train.attention blocked, or raise train.fsdp"
+        "raise optimizer.microbatches (at most the prompts of a device), or give "
+        "optimizer.microbatch-tokens (a prompt and a completion at least), choose model.remat full "
+        "or kernels.attention blocked, or raise mesh.fsdp"
     )
-    return Budget("training device", rows, int(train.memory_gib * GIB), remedy)
+    return Budget("training device", rows, int(plan.train.memory_gib * GIB), remedy)
 
 
 def device_tokens(plan: Plan) -> int:
     """Number of tokens in a device's share of the padded batch."""
-    shape = plan.batch.shape
-    share = shape["n"] // (plan.train.data * plan.train.fsdp)
+    shape = plan.shape
+    share = shape["n"] // (plan.mesh.data * plan.mesh.fsdp)
     return share * (shape["p"] + shape["g"] * shape["t"])
 
 
 def device_shape(plan: Plan) -> dict[str, int]:
     """Returns n, g, p and t of one microbatch on one device."""
-    train, shape = plan.train, plan.batch.shape
-    if train.microbatch_tokens is not None:
-        return {"n": 1, "g": 1, "p": shape["p"], "t": train.microbatch_tokens - shape["p"]}
-    return {**shape, "n": shape["n"] // (train.data * train.fsdp * train.microbatches)}
+    optimizer, shape, ways = plan.optimizer, plan.shape, plan.mesh.data * plan.mesh.fsdp
+    if optimizer.microbatch_tokens is not None:
+        return {"n": 1, "g": 1, "p": shape["p"], "t": optimizer.microbatch_tokens - shape["p"]}
+    return {**shape, "n": shape["n"] // (ways * optimizer.microbatches)}
 
 
 def proposed_tokens(plan: Plan) -> int | None:
@@ -169,13 +169,12 @@ def proposed_tokens(plan: Plan) -> int | None:
     A multiple of `TOKEN_STEP`, unless a prompt with a completion, or a device's whole share, is
     the number.
     """
-    shape = plan.batch.shape
-    least, most = shape["p"] + shape["t"], device_tokens(plan)
+    least, most = plan.keys, device_tokens(plan)
+    packed = replace(plan.optimizer, microbatches=1, batching="packed")
 
     def fits(tokens: int) -> bool:
-        cut = {"microbatch_tokens": tokens, "microbatches": Train.microbatches}
-        at = replace(plan, train=replace(plan.train, **cut), measure=False)
-        budget = train_budget(at)
+        optimizer = replace(packed, microbatch_tokens=tokens)
+        budget = train_budget(replace(plan, optimizer=optimizer, measure=False))
         return budget.total <= FILLED * budget.capacity
 
     if not fits(least):
@@ -189,40 +188,39 @@ def activation_bytes(plan: Plan) -> int:
 
     Adapters add one number a rank, projection and token.
     """
-    config, train, adapter = plan.model.decoder(), plan.train, plan.model.adapter
-    size = ITEMSIZE[plan.model.compute]
-    step = attention.step_of(train.attention, plan.batch.keys, "gpu")
+    config, remat, adapter = plan.decoder(), plan.model.remat, plan.adapter
+    size = ITEMSIZE[plan.compute]
+    step = attention.step_of(plan.kernels.attention, plan.keys, "gpu")
     layout = flops.padded(**device_shape(plan), step=step)
     hidden = flops.activation_bytes(config, layout, itemsize=size, remat="full")
-    if train.remat == "full":
+    if remat == "full":
         return hidden
-    whole = flops.activation_bytes(config, layout, itemsize=size, remat=train.remat)
+    whole = flops.activation_bytes(config, layout, itemsize=size, remat=remat)
     width = 0 if adapter is None else adapter.rank * len(adapter.targets)
     narrow = size * config.num_layers * layout.tokens * width
-    return 2 * hidden + (whole - 2 * hidden) // train.tensor + narrow
+    return 2 * hidden + (whole - 2 * hidden) // plan.mesh.tensor + narrow
 
 
 def working_bytes(plan: Plan) -> int:
     """Bytes that a backward pass holds for a moment, by the factors in the module's docstring."""
-    config, train = plan.model.decoder(), plan.train
+    config, tensor, keys = plan.decoder(), plan.mesh.tensor, plan.keys
     layout = flops.padded(**device_shape(plan), step=None)
     logits, tokens = flops.logits_bytes(config, layout), layout.tokens
     units = tokens * config.intermediate_size
-    units = min(units, MANY_UNITS) if train.remat == "full" else units
-    keys = plan.batch.keys
+    units = min(units, MANY_UNITS) if plan.model.remat == "full" else units
     scores = min(4 * config.num_heads * tokens * keys, flops.score_bytes(config, layout))
     queries = WORKING_QUERIES * 4 * tokens * config.num_heads * config.head_dim
-    mixing = queries if attention.blocks(train.attention, keys) else WORKING_SCORES * scores
-    layer = (mixing + WORKING_UNITS * 4 * units) // train.tensor
-    return max(WORKING_LOGITS * logits // train.tensor, layer)
+    mixing = queries if attention.blocks(plan.kernels.attention, keys) else WORKING_SCORES * scores
+    layer = (mixing + WORKING_UNITS * 4 * units) // tensor
+    return max(WORKING_LOGITS * logits // tensor, layer)
 
 
 def serve_budget(plan: Plan) -> Budget:
     """Returns the memory of one NPU whose calls are all at their longest."""
-    config, serve, batch = plan.model.decoder(), plan.serve, plan.batch
-    size = ITEMSIZE[plan.model.serve]
+    config, serve, shape = plan.decoder(), plan.serve, plan.shape
+    size = ITEMSIZE[serve.dtype]
     token = flops.cache_bytes_per_token(config, size) // min(serve.tensor, config.num_kv_heads)
-    group = batch.prompt_length + batch.group_size * batch.max_tokens
+    group = shape["p"] + shape["g"] * shape["t"]
     rows = {
         "weights": cut_weight_bytes(config, size, fsdp=1, tensor=serve.tensor),
         "keys and values": serve.calls * serve.groups_per_call * group * token,

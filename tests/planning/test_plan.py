@@ -3,14 +3,19 @@
 import json
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from benchmarks.memory import Lengths, plan_preset
+from benchmarks import memory as xla
 from ogrpo.cli.commands import parse_plan
 from ogrpo.cli.commands import plan as run_plan
+from ogrpo.config.rollout import Rollout
+from ogrpo.config.schedule import Schedule
+from ogrpo.config.train import Data, Model
+from ogrpo.config.update import Knobs, Lora, Mesh, Optimizer
 from ogrpo.learner.state import adam
 from ogrpo.policy.decoder import param_shapes
 from ogrpo.policy.flops import parameters
@@ -22,11 +27,9 @@ from ogrpo_plan.config import (
     DEVICES,
     GIB,
     SHAPES,
-    BatchPlan,
+    Lengths,
     Link,
     Plan,
-    PlanModel,
-    PlanSchedule,
     Serve,
     Train,
     plan_of,
@@ -35,12 +38,17 @@ from ogrpo_plan.times import measured, times
 
 # d 64, f 176, 2 layers, 2 heads of 32, 1 key/value head, V 176: `SHAPES["tiny"]`.
 TINY = Plan(
-    model=PlanModel(shape="tiny", params="float32", compute="bfloat16", serve="bfloat16"),
-    batch=BatchPlan(8, 4, prompt_length=8, max_tokens=16, mean_tokens=10, spread=0.0),
-    train=Train(devices=1, memory_gib=1.0, tflops=1e-6, fsdp=1, microbatches=2),
+    model=Model(path=Path("tiny"), compute_dtype="bfloat16"),
+    data=Data(prompt_length=8),
+    rollout=Rollout(group_size=4, max_tokens=16),
+    schedule=Schedule(prompts=8, sync_offset=1),
+    optimizer=Optimizer(microbatches=2),
+    lengths=Lengths(mean=10.0, spread=0.0),
+    train=Train(memory_gib=1.0, tflops=1e-6),
     serve=Serve(devices=2, memory_gib=1.0, tokens_per_second=100.0, calls=2),
     link=Link(gigabytes_per_second=0.001, latency=0.5, sent="each"),
 )
+REFERRED = Knobs(beta=0.1)
 # Embedding 11,264; a layer: q 4096, k and v 2048 each, o 4096, biases 128, MLP 33,792, norms 128.
 WEIGHTS = 11_264 + 2 * (12_288 + 128 + 33_792 + 128) + 64
 
@@ -71,12 +79,12 @@ def test_the_memory_of_a_training_device_worked_by_hand():
     # Scores: 2 heads x 6400 float32, four times; MLP: 288 x 176 float32, five times.
     assert rows["working"] == 4 * 4 * 2 * 6400 + 5 * 4 * 288 * 176
     assert memory.train_budget(TINY).fits
-    referred = replace(TINY, train=replace(TINY.train, reference=True))
+    referred = replace(TINY, knobs=REFERRED)
     assert memory.train_budget(referred).rows["policies kept for the servers"] == 3 * 4 * WEIGHTS
 
 
 def adapted(rank):
-    return replace(TINY, model=replace(TINY.model, lora_rank=rank))
+    return replace(TINY, lora=Lora(rank=rank))
 
 
 def test_adapters_leave_the_weights_without_gradients_and_moments():
@@ -93,7 +101,7 @@ def test_adapters_leave_the_weights_without_gradients_and_moments():
     assert rows["working"] == full["working"]
     # fsdp cuts the side of the hidden size: q, k, v, gate, up and o, down on the other one.
     whole = 2 * (64 + 32 + 32 + 176 + 176 + 64 + 176)
-    cut = replace(adapted(2), train=replace(TINY.train, devices=4, fsdp=4, microbatches=1))
+    cut = replace(adapted(2), mesh=Mesh(fsdp=4), optimizer=Optimizer())
     assert memory.trained_bytes(cut) == 4 * 2 * (whole + 2 * 7 * 64 // 4)
     more, less = times(TINY), times(adapted(2))
     assert less["score a batch"] > more["score a batch"]  # the adapters' own products
@@ -130,12 +138,18 @@ def test_the_memory_of_an_npu_worked_by_hand():
     assert budget.capacity == int(0.9 * GIB)
 
 
-LARGE_TRAIN = Train(devices=1, fsdp=1, memory_gib=80.0, remat="full")
-LARGE = Plan(batch=BatchPlan(8, 16, prompt_length=256, max_tokens=4096), train=LARGE_TRAIN)
+LARGE = Plan(
+    model=Model(path=Path("qwen2.5-1.5b"), compute_dtype="bfloat16", remat="full"),
+    data=Data(prompt_length=256),
+    rollout=Rollout(group_size=16, max_tokens=4096),
+    schedule=Schedule(prompts=8, sync_offset=1),
+    optimizer=Optimizer(microbatches=8),
+    train=Train(memory_gib=80.0),
+)
 
 
 def cut(tokens, plan=LARGE):
-    return replace(plan, train=replace(plan.train, microbatch_tokens=tokens))
+    return replace(plan, optimizer=Optimizer(microbatch_tokens=tokens, batching="packed"))
 
 
 def test_a_microbatch_of_one_groups_tokens_costs_what_the_group_does():
@@ -147,7 +161,7 @@ def test_a_microbatch_of_one_groups_tokens_costs_what_the_group_does():
 
 @pytest.mark.parametrize("gib", [60.0, 80.0])
 def test_the_most_tokens_that_leave_a_tenth_are_proposed(gib):
-    plan = replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=gib))
+    plan = replace(LARGE, train=Train(memory_gib=gib))
     tokens = memory.proposed_tokens(plan)
     assert tokens is not None
     assert tokens % memory.TOKEN_STEP == 0
@@ -156,20 +170,18 @@ def test_the_most_tokens_that_leave_a_tenth_are_proposed(gib):
 
 
 def test_all_is_proposed_where_all_fits_and_nothing_where_nothing_does():
-    roomy = replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=10_000.0))
+    roomy = replace(LARGE, train=Train(memory_gib=10_000.0))
     assert memory.proposed_tokens(roomy) == memory.device_tokens(roomy)
-    assert (
-        memory.proposed_tokens(replace(LARGE, train=replace(LARGE_TRAIN, memory_gib=8.0))) is None
-    )
+    assert memory.proposed_tokens(replace(LARGE, train=Train(memory_gib=8.0))) is None
 
 
 @pytest.mark.parametrize("params", ["float32", "bfloat16"])
 @pytest.mark.parametrize("moments", ["full", "bfloat16", "factored"])
 @pytest.mark.parametrize("rank", [None, 16])
 def test_moments_are_counted_as_the_optimizer_makes_them(moments, params, rank):
-    model = PlanModel(shape="qwen2.5-0.5b", params=params, lora_rank=rank)
-    plan = replace(LARGE, model=model, train=replace(LARGE_TRAIN, moments=moments))
-    decoder = plan.model.decoder()
+    model = replace(LARGE.model, path=Path("qwen2.5-0.5b"), dtype=params)
+    plan = replace(LARGE, model=model, lora=Lora(rank=rank), optimizer=Optimizer(moments=moments))
+    decoder = plan.decoder()
     shapes = jax.tree.map(lambda x: x.update(dtype=params), param_shapes(decoder))
     if rank is not None:
         draw = partial(split, key=jax.random.key(0), rank=rank, alpha=1.0, targets=TARGETS["all"])
@@ -198,23 +210,26 @@ def test_the_times_worked_by_hand():
     assert once["push weights"] == pytest.approx(0.5 + 2 * WEIGHTS / 1e6)
     checked = replace(TINY, link=replace(TINY.link, seconds_per_gigabyte=3e3))
     assert times(checked)["push weights"] == pytest.approx(0.5 + (2 * 2 + 3 * 2) * WEIGHTS / 1e6)
-    cut_off = replace(TINY, batch=replace(TINY.batch, mean_tokens=16, spread=0.8))
+    cut_off = replace(TINY, lengths=Lengths(mean=16.0, spread=0.8))
     assert times(cut_off)["draw a batch"] < 0.9 * 512 / 200  # what is above 16 is not drawn
+    again = replace(TINY, schedule=Schedule(prompts=8, replay=3, draw=4))
+    assert times(again)["a step's training"] == pytest.approx(1.5 * spent["one update"])
 
 
 @pytest.mark.parametrize(
-    ("schedule", "reference", "scored", "step"),
+    ("dials", "knobs", "scored", "step"),
     [
-        (PlanSchedule(1, 1, 1), False, 0, max),
-        (PlanSchedule(1, 4, 2), False, 1, max),
-        (PlanSchedule(1, 1, 1), True, 1, max),
-        (PlanSchedule(0, 2, 3), True, 2, sum),
+        ((1, 1, 1), Knobs(), 0, max),
+        ((1, 4, 2), Knobs(), 1, max),
+        ((1, 1, 1), REFERRED, 1, max),
+        ((0, 2, 3), REFERRED, 2, sum),
     ],
 )
-def test_a_step_is_the_slower_side_or_in_turn_the_sum(schedule, reference, scored, step):
+def test_a_step_is_the_slower_side_or_in_turn_the_sum(dials, knobs, scored, step):
     """Scoring is paid where a batch has several updates, and for a reference."""
-    train = replace(TINY.train, reference=reference)
-    spent = times(replace(TINY, schedule=schedule, train=train))
+    names = ("sync_offset", "sync_interval", "updates_per_batch")
+    schedule = Schedule(prompts=8, **dict(zip(names, dials, strict=True)))
+    spent = times(replace(TINY, schedule=schedule, knobs=knobs))
     drawing = spent["draw a batch"] + spent["push weights"] / schedule.sync_interval
     training = schedule.updates_per_batch * spent["one update"] + scored * spent["score a batch"]
     both = spent["a step's drawing, with its share of a push"], spent["a step's training"]
@@ -222,16 +237,16 @@ def test_a_step_is_the_slower_side_or_in_turn_the_sum(schedule, reference, score
     assert spent["a step"] == pytest.approx(step((drawing, training)))
 
 
-SMALL = """--model.shape tiny --batch.prompts 4 --batch.group-size 2 --batch.prompt-length 4
---batch.max-tokens 4 --batch.mean-tokens 3 --train.devices 1 --train.fsdp 1 --train.microbatches 1
---serve.devices 1 --serve.calls 2""".split()
+SMALL = """--model.path tiny --schedule.prompts 4 --schedule.sync-offset 1 --rollout.group-size 2
+--data.prompt-length 4 --rollout.max-tokens 4 --lengths.mean 3 --serve.devices 1 --serve.calls 2
+""".split()
 
 
 def test_a_plan_from_the_command_line(tmp_path, capsys):
     config = tmp_path / "config.json"
     config.write_text(json.dumps(SHAPES["tiny"].to_hf()))
     folder = tmp_path / "plan"
-    options = [*SMALL, "--model.config", str(config), "--run-dir", str(folder)]
+    options = [*SMALL, "--model.path", str(config), "--run-dir", str(folder)]
     assert run_plan(options) == 0
     shown = capsys.readouterr().out
     assert "Memory of one training device" in shown
@@ -251,7 +266,7 @@ def test_what_does_not_fit_is_said_with_the_remedy(tmp_path, capsys):
     options = [*SMALL, "--train.memory-gib", "0.0001", "--run-dir", str(tmp_path / "plan")]
     assert run_plan(options) == study.DOES_NOT_FIT
     shown = " ".join(capsys.readouterr().out.split())
-    assert "the training device lacks memory: raise train.microbatches" in shown
+    assert "the training device lacks memory: raise optimizer.microbatches" in shown
     assert "verdict: the training device lacks memory; " in shown
 
 
@@ -273,9 +288,13 @@ def test_each_preset_of_a_real_model_is_planned_and_from_the_command_line(capsys
     shown = capsys.readouterr().out
     for line in ("preset: r1-distill-1.5b", "max_tokens: 4096", "remat: full", "memory_gib: 50"):
         assert line in shown
-    message = r"no plan of preset 'v1-i1': choose smollm2-135m, qwen2\.5-0\.5b"
-    with pytest.raises(ValueError, match=message):
-        plan_of("v1-i1")
+    lengths = "--data.prompt-length 32 --rollout.max-tokens 14".split()
+    with pytest.raises(
+        ValueError, match=r"model.path None has no config.json.* tiny, smollm2-135m"
+    ):
+        run_plan(["--preset", "v1-i1", *lengths])
+    with pytest.raises(ValueError, match=r"rollout.max-tokens is not known"):
+        run_plan(["--preset", "v1-i1", "--model.path", "tiny"])
 
 
 def test_a_machine_that_does_both_is_told_of_itself_alone(tmp_path, capsys):
@@ -293,26 +312,28 @@ def test_a_machine_that_does_both_is_told_of_itself_alone(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--batch.prompts 6 --train.microbatches 4", "batch.prompts = 6 cannot be cut among 1 dev"),
-        ("--train.devices 3 --train.fsdp 2", "train.fsdp x train.tensor = 2 does not divide"),
-        ("--serve.groups-per-call 3", "serve.groups-per-call = 3 does not divide batch.prompts ="),
-        ("--batch.mean-tokens 5", "batch.mean-tokens is 5.0: give between 1 and"),
+        ("--schedule.prompts 6 --optimizer.microbatches 4", "a batch of 6 groups cannot be cut"),
+        ("--mesh.fsdp 3", "but schedule.prompts = 4 and batches of 4 in"),
+        ("--serve.groups-per-call 3", "3, which does not divide schedule.prompts = 4"),
+        ("--serve.tensor 2", "serve.tensor is 2, which does not divide serve.devices = 1"),
+        ("--lengths.mean 5", "lengths.mean is 5.0: give between 1 and rollout.max-tokens = 4"),
+        ("--data.prompt-length 65536", "65540 passes the model's"),
         ("--serve.tokens-per-second 0", "serve.tokens-per-second is 0.0: give a number above 0"),
         ("--schedule.sync-interval 0", "schedule.sync-interval is 0: give at least 1"),
-        ("--model.config nowhere.json", "model.config nowhere.json is no file"),
+        ("--model.path nowhere.json", "model.path nowhere.json has no config.json: give one"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(options, message, capsys):
-    with pytest.raises(SystemExit) as stop:  # tyro's, in a box
+    with pytest.raises((SystemExit, ValueError)) as stop:  # tyro's, in a box, or once all is known
         run_plan([*SMALL, *options.split()])
-    assert stop.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    boxed = capsys.readouterr().err.replace("│", " ")
+    assert message in " ".join([str(stop.value), *boxed.split()])
 
 
 @pytest.mark.parametrize("rank", [None, 2])
 def test_measured_speeds_take_the_place_of_the_assumed_ones(rank):
-    options = ["--model.compute", "float32", "--model.serve", "float32", "--measure"]
-    adapters = [] if rank is None else ["--model.lora-rank", f"{rank}"]
+    options = ["--serve.dtype", "float32", "--measure"]
+    adapters = [] if rank is None else ["--lora.rank", f"{rank}"]
     plan = parse_plan([*SMALL, *options, *adapters], program="plan")
     here = measured(plan)
     assert here.train.tflops != plan.train.tflops
@@ -323,7 +344,7 @@ def test_measured_speeds_take_the_place_of_the_assumed_ones(rank):
 @cache
 def planned_by_xla(length: int) -> int:
     """Bytes beside the state: bfloat16, full remat, 16 completions of one prompt of 256 tokens."""
-    return Lengths().plan(length).temporary
+    return xla.Lengths().plan(length).temporary
 
 
 @pytest.mark.slow
@@ -337,10 +358,10 @@ def test_the_compilers_plan_is_linear_in_the_completion():
 def test_the_planner_counts_what_the_compiler_plans(length):
     rows = memory.train_budget(
         Plan(
-            model=PlanModel(shape="qwen2.5-1.5b", params="bfloat16", compute="bfloat16"),
-            batch=BatchPlan(prompts=1, group_size=16, prompt_length=256, max_tokens=length),
-            train=Train(devices=1, fsdp=1, microbatches=1, remat="full"),
-            schedule=PlanSchedule(sync_offset=0),
+            model=replace(LARGE.model, dtype="bfloat16"),
+            data=LARGE.data,
+            rollout=Rollout(group_size=16, max_tokens=length),
+            schedule=Schedule(prompts=1),
         )
     ).rows
     planned_here = rows["gradients"] + rows["activations"] + rows["working"]
@@ -349,6 +370,6 @@ def test_the_planner_counts_what_the_compiler_plans(length):
 
 @pytest.mark.slow
 def test_a_preset_fits_the_device_that_it_names_by_the_compilers_plan():
-    preset = plan_preset("qwen3-4b")
+    preset = xla.plan_preset("qwen3-4b")
     assert preset.total <= preset.capacity
     assert preset.planned == pytest.approx(preset.total, rel=0.15)

@@ -74,9 +74,12 @@ def parse_plan(options: Sequence[str], *, program: str) -> "Plan":
     def base(typed: Sequence[str], values: Mapping[str, Any]) -> "Plan":
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         early.add_argument("--preset")
-        return plan_of(early.parse_known_args([*typed])[0].preset or values.get("preset", "none"))
+        early.add_argument("--data.path", "--data-path", dest="path")
+        named, data = early.parse_known_args([*typed])[0], values.get("data")
+        path = named.path or (data.get("path") if isinstance(data, dict) else None)
+        return plan_of(named.preset or values.get("preset", "none"), on_files=path is not None)
 
-    title = "What fits, and how long a step takes."
+    title = "What fits, and how long a step takes, of a run by its own options."
     return parse_config(options, program=program, base=base, title=title)
 
 
