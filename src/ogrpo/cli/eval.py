@@ -29,7 +29,7 @@ from ogrpo.report.run_dir import RunDir
 from ogrpo.serving.bridge import embedded_engine
 from ogrpo.setup.cache import keep_compiled_programs
 from ogrpo.setup.devices import DTYPES
-from ogrpo.setup.find_task import TaskLengths, check_sources, find_task, with_numbers
+from ogrpo.setup.find_task import check_sources, find_task
 from ogrpo.setup.model import with_folder
 from ogrpo.setup.prepare import chat_variables, make_pool, make_tokenizer
 from ogrpo.setup.servers import connect
@@ -55,22 +55,23 @@ def evaluate(config: EvalConfig, console: Console | None = None) -> int:
     keep_compiled_programs()
     check_files(config)
     config = replace(config, model=with_folder(config.model, console))
-    check_sources(config.as_train)
-    task = find_task(config.as_train).task
+    run = config.as_train
+    check_sources(run)
+    task = find_task(run).task
     for label, count in task.left_out:
         if not label.startswith("training"):
             console.print(f"{count} {label}", markup=False)
     success, heldout = config.by or task.success, task.heldout[: config.problems]
     task = replace(task, heldout=heldout, rewards=task.heldout_rewards, success=success)
     config = replace(config, by=task.success)
-    with closing(make_pool(config.as_train, task.rewards)) as pool, ExitStack() as stack:
+    with closing(make_pool(run, task.rewards)) as pool, ExitStack() as stack:
         sampling = sampling_of(config, task.protocol)
-        tokenizer = make_tokenizer(config.as_train, task)
+        tokenizer = make_tokenizer(run, task)
         encode = partial(
             encode_example,
             tokenizer=tokenizer,
             system=config.data.system,
-            chat_variables=chat_variables(config.as_train, tokenizer),
+            chat_variables=chat_variables(run, tokenizer),
         )
         chunks = sample_and_judge(
             make_engine(config, task, tokenizer, encode, sampling, console, stack),
@@ -145,12 +146,11 @@ def make_engine(
             f" the model has {decoder.max_positions} positions: give a smaller --max-tokens"
         )
     if config.servers.url:
-        lengths = TaskLengths(longest, sampling.max_tokens)
-        settled = with_numbers(config.as_train, lengths, rate=1.0)
-        run = RunDir(config.model.path)
-        engine: Engine = stack.enter_context(
-            connect(settled, run, decoder, params, tokenizer, console)
-        )
+        run, folder = config.as_train, RunDir(config.model.path)
+        data = replace(run.data, prompt_length=longest)
+        rollout = replace(run.rollout, max_tokens=sampling.max_tokens)
+        arguments = (replace(run, data=data, rollout=rollout), folder, decoder, params)
+        engine: Engine = stack.enter_context(connect(*arguments, tokenizer, console))
     else:
         engine = embedded_engine(
             decoder,
