@@ -1,5 +1,6 @@
 """Guard rails speak of what they are for, once, and of nothing else, and end a run if asked."""
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from ogrpo.report.guards import NO_SUCCESS, WINDOW, Guards
+from ogrpo.run import ending
 from ogrpo.run.main import GuardError, guard
 from ogrpo.setup.presets import main_study
 from tests.loop.walk import SUMS
@@ -101,17 +103,22 @@ def test_a_guard_rail_warns_and_ends_a_run_that_asks_for_it(records, option, sai
         assert "\x1b" not in shown[0]
 
 
-def test_a_file_without_rewards_says_what_it_looks_for_and_strict_ends_it(tmp_path):
+def test_a_file_without_rewards_says_what_it_looks_for_and_strict_ends_it(tmp_path, monkeypatch):
     data = replace(CONFIG.data, train=8000)
     changes = {"task": SUMS, "rewards": (), "data": data, "strict": True}
     with pytest.raises(GuardError, match=r"are cut off before they ended") as caught:
         go(tmp_path / "run", **changes)
     notes = "".join(caught.value.__notes__)
     assert "the state after step 0 is saved; go on with" in notes
+    answers = [("\x1b[2J 18\n\n" * 99, {})] * CONFIG.evaluation.prompts
+    monkeypatch.setattr(ending, "greedy_answers", lambda *_, **__: answers)  # those at the end
     shown = go(tmp_path / "run", **{**changes, "strict": False}, resume=True)
     first = shown.splitlines()
     assert any("the one number after the last ####" in line for line in first[:4])
+    *_, last = re.findall(r"question: (.+)\nbefore, wrong: .*\nafter, wrong: (.*)\n", shown)
+    assert last[1] == (r"\x1b[2J 18 " * 99)[:143] + "..."
     page = (tmp_path / "run" / "report.html").read_text()
+    assert f"<td>{last[0]}<td" in page
     assert 'class="warning">step 0: 100% of the held-out answers are cut off' in page
     assert "source of ogrpo" in page
     assert "SHA-256 of the training problems" in page

@@ -23,10 +23,10 @@ from ogrpo.setup.model import save_model
 from ogrpo.system.extras import commit_of
 from ogrpo.system.files import read_object
 from ogrpo.system.terminal import shown
+from ogrpo.tasks.example import prompt_texts
 
 SHOWN_ANSWERS = 12
-
-
+"""On the page; the console has the first two."""
 Judged = list[tuple[str, dict[str, float]]]
 """Texts and their rewards by name, the sum as ""."""
 
@@ -58,8 +58,7 @@ def finish(session: Session, state: LoopState, before: Judged) -> None:
     by = next((r["heldout/by"] for r in reversed(records) if r.get("heldout/by")), "")
     for example, *judged in zip(prepared.heldout[:SHOWN_ANSWERS], before, after, strict=True):
         answers = [Answer(answer, rewards.get(by, 0) > 0) for answer, rewards in judged]
-        prompt = example.prompt
-        text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+        text = "\n".join(prompt_texts(example.prompt))
         samples.append(Sample(text, str(example.columns.get("answer", "")), *answers))
     counts = counted(config, records, prepared.left_out, outcomes(session))
     seconds = session.clock.split()
@@ -79,6 +78,12 @@ def finish(session: Session, state: LoopState, before: Judged) -> None:
     )
     write_card(run.model, card, records)
     console.print(summary_table(records))
+    for sample in samples[:2]:
+        texts = [f"question: {sample.question}"]
+        for when, answer in (("before", sample.before), ("after", sample.after)):
+            texts.append(f"{when}, {'right' if answer.right else 'wrong'}: {answer.text}")
+        for line in (shown(" ".join(text.split())) for text in texts):
+            session.say(f"{line[:157]}..." if len(line) > 160 else line)
     last = records[-1]
     speed, failed = last.get("reward/completions_per_second"), last.get("reward/failed", 0)
     judged = "nothing was judged"

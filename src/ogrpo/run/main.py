@@ -133,10 +133,9 @@ def _prepare_session(
     names = config.track if is_first() else ()
     warn = partial(console.print, style="yellow", markup=False, soft_wrap=True)
     track = stack.enter_context(tracking(names, run.path, as_json(config), warn))
-    for line in judge_lines(prepared.task):
+    logged = [prepared.logged.title] if prepared.logged is not None and config.begins else []
+    for line in (*judge_lines(prepared.task), *logged):
         console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
-    if prepared.logged is not None and config.begins:
-        console.print(shown(prepared.logged.title), markup=False, highlight=False, soft_wrap=True)
     for label, count in prepared.left_out:
         if count:
             console.print(f"{count} {label}", style="yellow", markup=False)
@@ -233,12 +232,11 @@ def train_to_end(
       GuardError: a guard rail ended it, as the config asks for.
     """
     config, console, run = session.config, session.console, session.run
-    every, steps = config.checkpoint.every, config.schedule.steps
+    every, kept, steps = config.checkpoint.every, config.checkpoint.keep, config.schedule.steps
 
     def notify(name: str) -> None:
         console.print(f"{name}: stopping after this step; once more to stop at once")
 
-    kept = config.checkpoint.keep
     with Checkpoints(run.checkpoints, keep=kept) as checkpoints, stop_on_signal(notify) as stop:
         state = begin(session, params, checkpoints)
         if config.goes_on:  # not before it is accepted
