@@ -54,6 +54,13 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, -1, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
 
 
+def q4_k_blocks(weight: np.ndarray, _) -> np.ndarray:
+    """Any blocks of Q4_K, which gguf reads and does not write: the weight's bytes, small scales."""
+    blocks = weight.view(np.uint8).reshape(len(weight), -1, 4 * 256)[..., :144].copy()
+    blocks[..., :4] = np.float16([1.8e-4, 1.3e-3]).view(np.uint8)
+    return blocks.reshape(len(weight), -1)
+
+
 def write_gguf(
     path, config, params, kind="", quantisation="F32", pre="qwen2", fields=(), without=(), extra=()
 ):
@@ -96,7 +103,8 @@ def write_gguf(
             continue
         weight = np.ascontiguousarray(weight, np.float32)
         stored = gguf.GGMLQuantizationType[quantisation if weight.ndim > 1 else "F32"]
-        data = gguf.quants.quantize(weight, stored)
+        quantize = q4_k_blocks if stored.name == "Q4_K" else gguf.quants.quantize
+        data = quantize(weight, stored)
         writer.add_tensor(theirs, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
