@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ogrpo.core import advantages
-from ogrpo.core.algorithms import ALGORITHMS, BEHAVIOR, STEPS, Algorithm, with_parts
+from ogrpo.core.algorithms import ALGORITHMS, STEPS, Algorithm, with_parts
 from ogrpo.core.objectives import dpo
 from ogrpo.core.returns import Trajectory, process_standardized, squared_error, step_returns
 from ogrpo.core.traces import generalized_advantages, vtrace
@@ -64,12 +64,12 @@ def test_generalised_advantages_are_their_sum_and_pass_over_what_is_masked():
 
 def test_an_advantage_by_token_is_exchanged_and_declared():
     method = with_parts(ALGORITHMS["reinforce"], advantage="step_returns")
-    assert method.reads == {BEHAVIOR, STEPS}
+    assert method.reads == {STEPS}
     credit = method.compute_advantages(
         jnp.asarray(REWARDS), {"step_weight": 1.0}, trajectory=TRAJECTORY
     )
     assert credit.shape == MASK.shape
-    assert with_parts(method, advantage="centered").reads == {BEHAVIOR}
+    assert with_parts(method, advantage="centered").reads == set()
 
 
 @pytest.mark.parametrize("name", ["dpo", "opmd_pairwise", "oapl", "vtrace"])

@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from ogrpo.config.train import AlgorithmName, TrainConfig
 from ogrpo.config.update import Knobs, Override
 from ogrpo.core.algorithms import (
@@ -24,8 +21,6 @@ from ogrpo.core.algorithms import (
     LooksAt,
     with_parts,
 )
-from ogrpo.core.objectives import TokenBatch
-from ogrpo.core.returns import Trajectory
 from ogrpo.system.terminal import nearest
 from ogrpo.system.values import INERT, Conditions, check_conditions, dashed
 
@@ -90,8 +85,8 @@ def ignores_zero_variance(config: TrainConfig) -> bool:
     method = algorithm(config)
     if knobs(config).get("beta") or config.trust_region.kind == "penalty" or method.whiten:
         return False
-    silent = isinstance(method.advantage, Advantage) and method.advantage.zero_when_equal
-    return silent and method.ignores_zero_advantage
+    zero = isinstance(method.advantage, Advantage) and method.advantage.zero_when_equal
+    return zero and method.ignores_zero_advantage
 
 
 def acts(config: TrainConfig, knob: str) -> bool:
@@ -287,12 +282,8 @@ def check(config: TrainConfig) -> None:
             f" needs {prompt + longest}; give at least that, or lower one of the two"
         )
     prompts, group = config.schedule.draw_size, config.rollout.group_size
-    x = jnp.zeros((min(prompts, 2), min(group, 2), 2))
-    batch = TokenBatch(x, x == 0, x, x, x, entropy=x, uniforms=x)
-    along = Trajectory(x == 0, x, x == 0, x)
-    read = x[..., 0], values, jax.random.key(0), along
     try:
-        jax.eval_shape(lambda log_probs: method(log_probs, batch, *read, values=x), x)
+        method.trace(values, prompts=min(prompts, 2), group=min(group, 2))
     except ValueError as error:
         raise ValueError(
             f"{name} cannot be computed with batches of {prompts} prompts and rollout.group-size ="

@@ -1,8 +1,7 @@
 """Options of an update: what is trained and how, and the devices that do it.
 
-`Knobs` and the words of `Override` are written out, and tests hold them to the catalogue: the help
-of a knob is for all methods that share its name, and a type checker knows no fields of a class that
-a program makes.
+`Knobs` and the words of `Override` are written out for type checkers, and as the help of a knob is
+for all methods that share its name; tests hold them to the catalogue.
 """
 
 from dataclasses import dataclass

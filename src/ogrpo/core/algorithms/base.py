@@ -223,12 +223,16 @@ class Algorithm:
             `reads` does not declare.
         """
         values = {name: float(value) for name, value in self.completed(knobs).items()}
-        zeros = jnp.zeros((2, 2, 2))
+        self.trace(values, prompts=2, group=2)
+        return values
+
+    def trace(self, knobs: Mapping[str, float], *, prompts: int, group: int) -> None:
+        """Traces the method on `prompts` groups of `group` completions; its parts judge both."""
+        zeros = jnp.zeros((prompts, group, 2))
         batch = TokenBatch(zeros, zeros == 0, zeros, zeros, zeros, entropy=zeros, uniforms=zeros)
         trajectory = Trajectory(batch.mask, zeros, batch.mask, zeros)
-        rest = (batch, zeros[..., 0], values, jax.random.key(0), trajectory)
+        rest = (batch, zeros[..., 0], knobs, jax.random.key(0), trajectory)
         jax.eval_shape(lambda log_probs: self(log_probs, *rest, values=zeros), zeros)
-        return values
 
     def inputs(self, knobs: Mapping[str, Scalar]) -> frozenset[str]:
         """Returns what is read with these knobs: a KL term of weight 0 needs no reference."""

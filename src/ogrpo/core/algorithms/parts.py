@@ -54,29 +54,32 @@ _OVERLONG |= published("arXiv:2503.14476, section 4.1: 4,096 of 20,480", ADVANTA
 _PAIRS = published("no value fits every group; the least that looks beyond one", ADVANTAGE, k=2.0)
 _STEP_WEIGHT = published("a step counts as the completion", ADVANTAGE, step_weight=1.0)
 
-_silent = partial(Advantage, zero_when_equal=True)
+_LENGTHS, _STEPS = frozenset({LENGTHS}), frozenset({STEPS})
+_zero_when_equal = partial(Advantage, zero_when_equal=True)
 ADVANTAGES: dict[str, Advantage] = {
     "raw": Advantage(advantages.raw),
-    "centered": _silent(advantages.centered),
-    "leave_one_out": _silent(advantages.leave_one_out),
-    "group_standardized": _silent(
+    "centered": _zero_when_equal(advantages.centered),
+    "leave_one_out": _zero_when_equal(advantages.leave_one_out),
+    "group_standardized": _zero_when_equal(
         partial(advantages.group_standardized, ddof=0, eps_inside=1e-6, eps_outside=0.0)
     ),
-    "group_standardized_bessel": _silent(
+    "group_standardized_bessel": _zero_when_equal(
         partial(advantages.group_standardized, ddof=1, eps_inside=0.0, eps_outside=1e-4)
     ),
-    "batch_standardized": _silent(partial(advantages.batch_standardized, ddof=1, eps_outside=1e-4)),
+    "batch_standardized": _zero_when_equal(
+        partial(advantages.batch_standardized, ddof=1, eps_outside=1e-4)
+    ),
     "lowered_baseline": Advantage(
         advantages.lowered_baseline, knobs=published(_TRINITY_REC, ADVANTAGE, shift=0.1)
     ),
-    "soft_value": _silent(
+    "soft_value": _zero_when_equal(
         advantages.soft_value, knobs=published("Trinity-RFT 0.6, opmd", ADVANTAGE, tau=1.0)
     ),
-    "exponentially_weighted": _silent(
+    "exponentially_weighted": _zero_when_equal(
         advantages.exponentially_weighted, knobs=published(_TRINITY_REC, ADVANTAGE, tau=1.0)
     ),
-    "drop_negatives": _silent(advantages.drop_negatives, frozenset({KEY})),
-    "positive_part": _silent(advantages.positive_part),
+    "drop_negatives": _zero_when_equal(advantages.drop_negatives, frozenset({KEY})),
+    "positive_part": _zero_when_equal(advantages.positive_part),
     "successes": Advantage(
         advantages.successes,
         knobs=published("arXiv:2504.11343: rewards 0 and 1", ADVANTAGE, threshold=0.0),
@@ -87,24 +90,22 @@ ADVANTAGES: dict[str, Advantage] = {
         advantages.above_baseline,
         knobs=published("the run's mean reward before", ADVANTAGE, baseline=None),
     ),
-    "mean_normalized": _silent(advantages.mean_normalized),
-    "pass_at_k": _silent(advantages.pass_at_k, knobs=_PAIRS),
-    "max_at_k": _silent(advantages.max_at_k, knobs=_PAIRS),
-    "length_weighted": _silent(returns.length_weighted, frozenset({LENGTHS})),
+    "mean_normalized": _zero_when_equal(advantages.mean_normalized),
+    "pass_at_k": _zero_when_equal(advantages.pass_at_k, knobs=_PAIRS),
+    "max_at_k": _zero_when_equal(advantages.max_at_k, knobs=_PAIRS),
+    "length_weighted": _zero_when_equal(returns.length_weighted, _LENGTHS),
     "overlong_standardized": Advantage(
-        partial(returns.overlong_standardized, eps_inside=1e-6), frozenset({LENGTHS}), _OVERLONG
+        partial(returns.overlong_standardized, eps_inside=1e-6), _LENGTHS, _OVERLONG
     ),
     "whitened": Advantage(
-        partial(returns.whitened, advantage_fn=advantages.raw, eps_inside=1e-8),
-        frozenset({LENGTHS}),
+        partial(returns.whitened, advantage_fn=advantages.raw, eps_inside=1e-8), _LENGTHS
     ),
     "group_whitened": Advantage(
-        partial(returns.whitened, advantage_fn=advantages.centered, eps_inside=1e-8),
-        frozenset({LENGTHS}),
+        partial(returns.whitened, advantage_fn=advantages.centered, eps_inside=1e-8), _LENGTHS
     ),
-    "step_returns": Advantage(returns.step_returns, frozenset({STEPS}), _STEP_WEIGHT),
+    "step_returns": Advantage(returns.step_returns, _STEPS, _STEP_WEIGHT),
     "process_standardized": Advantage(
-        partial(returns.process_standardized, eps_inside=1e-6), frozenset({STEPS})
+        partial(returns.process_standardized, eps_inside=1e-6), _STEPS
     ),
 }
 """Name -> what rewards are turned into."""
