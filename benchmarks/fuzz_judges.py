@@ -149,7 +149,7 @@ KINDS: tuple[Callable[[random.Random], Question], ...] = (marked, boxed, worded,
 
 
 def questions(count: int, seed: int) -> Iterator[Question]:
-    """Ask this many; one in twenty was cut off, and is then not right."""
+    """Asks this many; one in twenty was cut off, and is then not right."""
     rng = random.Random(seed)
     for _ in range(count):
         one = rng.choice(KINDS)(rng)
@@ -169,7 +169,7 @@ class Fuzzed(NamedTuple):
 
 
 def fuzz(count: int, seed: int) -> Fuzzed:
-    """Put questions to their judges, in batches as a trainer does."""
+    """Puts questions to their judges, in batches as a trainer does."""
     math = MathReward(processes=2)
     judges: dict[str, Judge] = {"exact": ExactMatch()}
     judges["choice"] = ExactMatch(EXTRACTORS["choice"])

@@ -40,7 +40,7 @@ class Population(NamedTuple):
     kind: float | str
 
     def skills(self, rng: np.random.Generator, problems: int) -> NDArray[np.float64]:
-        """Draw the skills of problems."""
+        """Draws the skills of problems."""
         if self.kind == "alike":
             return np.full(problems, self.mean)
         if self.kind == "always":

@@ -1,4 +1,4 @@
-"""Write the tables of docs/algebra.md: each public function of the core, its source, its tests.
+"""Writes the tables of docs/algebra.md: each public function of the core, its source, its tests.
 
     python docs/build_algebra.py          write them
     python docs/build_algebra.py --check  exit 1 if they are not what the code says
@@ -204,7 +204,7 @@ def page(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Writes the page, or compare it."""
     parser = argparse.ArgumentParser(description="Write the tables of docs/algebra.md.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     text = PAGE.read_text()

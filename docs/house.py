@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,23 @@ DIALECT = frozenset(
 )
 """Words that name how a thing came here and not what it is."""
 
+ORDERS = frozenset(
+    (
+        "Call",
+        "Check",
+        "Count",
+        "End",
+        "Make",
+        "Parse",
+        "Print",
+        "Raise",
+        "Read",
+        "Return",
+        "Tell",
+        "Write",
+        "Yield",
+    )
+)
 CLAUSES = frozenset(
     (
         *("what", "how", "where", "when", "who", "whom", "whose", "which", "why", "if", "unless"),
@@ -124,16 +142,17 @@ def dialect(file: Module) -> list[str]:
 
 
 def clauses(file: Module) -> list[str]:
-    """Returns `file:line first words` of each docstring that opens as a bare clause.
+    """Returns `file:line first words` of each docstring that opens as a bare clause or an order.
 
-    A test's own may: it says the case.
+    A test's own may: it says the case. Sections have two spaces.
     """
     where, opened = file.path.relative_to(ROOT), []
     for line, name, text in docstrings(file):
         if name.startswith("test_"):
             continue
         first = text.split(maxsplit=1)[:1]
-        if first and first[0].strip("`*,.:;").lower() in CLAUSES:
+        bare = first and (first[0].strip("`*,.:;").lower() in CLAUSES or first[0] in ORDERS)
+        if bare or re.search(r"(?m)^(Args|Returns|Raises|Yields):\n {3}", cleandoc(text)):
             opened.append(f"{where}:{line} {' '.join(text.split()[:4])}")
     return opened
 

@@ -56,7 +56,7 @@ def gradients(objective):
 
 
 def main():
-    """Print the table."""
+    """Prints the table."""
     truth = jax.grad(lambda logits: jax.nn.softmax(logits) @ REWARDS)(LOGITS)
     wide = {"eps_low": 1.0, "eps_high": 1e6}
     competitors = {

@@ -213,7 +213,7 @@ def train(name: str, steps: int = STEPS) -> list[float]:
 
 
 def main() -> None:
-    """Print the reward of every tenth step."""
+    """Prints the reward of every tenth step."""
     name = sys.argv[1] if len(sys.argv) > 1 else "dapo"
     rewards = train(name)
     print(f"{name} in Tunix")

@@ -158,7 +158,7 @@ def difference():
 
 
 def main():
-    """Print how far the gradients are apart, and what three losses reach."""
+    """Prints how far the gradients are apart, and what three losses reach."""
     print(f"gradient of grpo, ours against PyTorch's: {difference():.1e} apart, relative")
     print(f"{'loss':<10}{'reward before':>15}{'after':>8}")
     for name in ("grpo", "gspo", "cispo"):

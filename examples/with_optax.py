@@ -101,7 +101,7 @@ def train(name, steps=STEPS):
 
 
 def main():
-    """Print the reward of every tenth step."""
+    """Prints the reward of every tenth step."""
     name = sys.argv[1] if len(sys.argv) > 1 else "off_policy_grpo"
     rewards = train(name)
     print(f"{name}: reward of chance {1 / NUMBERS}, of a policy that counts 1.0")

@@ -48,13 +48,20 @@ async def told(told):
 import a as owed
 class H:
     """Of a line."""
+    def h():
+        """Return it.
+
+        Args:
+            none
+        """
 '''
     )
     where = "src/ogrpo/core/example.py"
     places = ["2 given", "4 found", "4 given", "4 wanted"]
     places += ["5 found", "5 told", "6 told", "6 told", "8 owed"]
     assert sorted(house.dialect(file)) == [f"{where}:{place}" for place in places]
-    assert house.clauses(file) == [f"{where}:1 What the user typed.", f"{where}:9 Of a line."]
+    opened = ["1 What the user typed.", "9 Of a line.", "11 Return it. Args: none"]
+    assert house.clauses(file) == [f"{where}:{place}" for place in opened]
     assert house.body_lines(file.tree.body[1]) == 2
     assert file.package == "core"
 

@@ -48,13 +48,13 @@ def live(command: str, run: Path, records: Path, *, kill: tuple[int, float] | No
     """Starts a command and waits for its end.
 
     Args:
-        command: of a shell.
-        run: the run's folder; what is printed goes into a log beside it.
-        records: the file whose lines are counted.
-        kill: SIGKILL so many seconds after the file has so many lines; from the start for 0 lines.
+      command: of a shell.
+      run: the run's folder; what is printed goes into a log beside it.
+      records: the file whose lines are counted.
+      kill: SIGKILL so many seconds after the file has so many lines; from the start for 0 lines.
 
     Raises:
-        TimeoutError: it does not end.
+      TimeoutError: it does not end.
     """
     begun, reached = time.monotonic(), None
     with run.with_suffix(".log").open("ab") as log:

@@ -63,11 +63,11 @@ class Life(NamedTuple):
     """The end of the processes of one start.
 
     Attributes:
-        code: exit code of the first that did not end well, -9 where it was killed as planned,
-            `HUNG` where it did not end; 0 if all ended well.
-        seconds: from start to end.
-        changes: what the first process changed in the run's folder, a line each.
-        output: what they printed.
+      code: exit code of the first that did not end well, -9 where it was killed as planned,
+        `HUNG` where it did not end; 0 if all ended well.
+      seconds: from start to end.
+      changes: what the first process changed in the run's folder, a line each.
+      output: what they printed.
     """
 
     code: int
@@ -88,11 +88,11 @@ def until_done(
     """Kills a run as planned and resumes it until done.
 
     Args:
-        start: whether the run is resumed, and the plan -> the life.
-        plans: of the first lives.
+      start: whether the run is resumed, and the plan -> the life.
+      plans: of the first lives.
 
     Returns:
-        All lives, and what went wrong, "" if nothing.
+      All lives, and what went wrong, "" if nothing.
     """
     lives, resume, queue = [], False, [*plans]
     while len(lives) < LIVES:
@@ -130,12 +130,12 @@ def start(
     """Forks a trainer; returns its process id, which is its group's too.
 
     Args:
-        options: of `ogrpo train`.
-        folder: the run's.
-        log: file for what it prints.
-        changes: file in which it notes each change of a file below `folder`.
-        kill: SIGKILL at the change of this number, or so many seconds after it.
-        environment: variables that differ from this process's.
+      options: of `ogrpo train`.
+      folder: the run's.
+      log: file for what it prints.
+      changes: file in which it notes each change of a file below `folder`.
+      kill: SIGKILL at the change of this number, or so many seconds after it.
+      environment: variables that differ from this process's.
     """
     if pid := os.fork():
         return pid
@@ -198,7 +198,7 @@ def live(
     """Starts the run's processes and waits for their end, which the plan may bring about.
 
     Args:
-        whole: an undisturbed life, which the plan's shares are of.
+      whole: an undisturbed life, which the plan's shares are of.
     """
     case.folder.mkdir(exist_ok=True)
     number = len([*case.folder.glob("*.changes")])
@@ -236,7 +236,7 @@ def _exit_codes(pids: Sequence[int], end: float) -> list[int]:
     When one is killed the others are too, as by a scheduler.
 
     Returns:
-        The codes of those that were killed, if one was; otherwise of all.
+      The codes of those that were killed, if one was; otherwise of all.
     """
     codes: dict[int, int] = {}
     while len(codes) < len(pids):
@@ -270,7 +270,7 @@ def killed(
     An exact schedule is compared with the undisturbed run, another with its prompts alone.
 
     Returns:
-        Where each kill fell, and what is wrong.
+      Where each kill fell, and what is wrong.
     """
 
     def start(resume: bool, plan: Plan | None) -> Life:
@@ -299,11 +299,11 @@ def study(
     """Kills runs with SIGKILL at random, resumes and compares them; returns how many differ.
 
     Args:
-        runs: how many, over the schedules in turn.
-        seed: of the kills.
-        most: kills in one run at most.
-        writes: kill at changes of files alone, and not late: they come at the same places again.
-        only: names of schedules; all of them by default.
+      runs: how many, over the schedules in turn.
+      seed: of the kills.
+      most: kills in one run at most.
+      writes: kill at changes of files alone, and not late: they come at the same places again.
+      only: names of schedules; all of them by default.
     """
     if unknown := [name for name in only if name not in SCHEDULES]:
         sys.exit(f"there is no schedule {unknown[0]!r}; there are {', '.join(SCHEDULES)}")

@@ -77,8 +77,8 @@ class Command:
     """A Python module in a session of its own, started as often as needed; all output in one log.
 
     Attributes:
-        pid: the process id while it runs or is stopped, None otherwise.
-        code: the exit code; None while it runs and before the first start.
+      pid: the process id while it runs or is stopped, None otherwise.
+      code: the exit code; None while it runs and before the first start.
     """
 
     def __init__(self, log: Path) -> None:

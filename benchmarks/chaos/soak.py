@@ -72,10 +72,10 @@ class Slopes(NamedTuple):
     """The growth after the beginning.
 
     Attributes:
-        bytes_a_step: slope of the resident memory.
-        handles, threads, arrays: the most at the end beyond the most after the beginning.
-        slower: median time of a step in the last tenth, over that in the first tenth after the
-            beginning.
+      bytes_a_step: slope of the resident memory.
+      handles, threads, arrays: the most at the end beyond the most after the beginning.
+      slower: median time of a step in the last tenth, over that in the first tenth after the
+        beginning.
     """
 
     bytes_a_step: float

@@ -105,7 +105,7 @@ class Storm:
         """Starts everything, strikes, calms down; prints what happened and is wrong.
 
         Returns:
-            How much is wrong.
+          How much is wrong.
         """
         begin = time.monotonic()
         try:
@@ -282,10 +282,10 @@ def study(
     """Kills and stops all processes of a run at random; returns how much is wrong.
 
     Args:
-        minutes: how long it lasts.
-        blows: just these kinds, in order, each when the run has recovered from the one before.
-        pause: mean seconds between two blows.
-        seed: of the blows.
+      minutes: how long it lasts.
+      blows: just these kinds, in order, each when the run has recovered from the one before.
+      pause: mean seconds between two blows.
+      seed: of the blows.
     """
     scratch = Path(tempfile.mkdtemp(prefix="ogrpo-storm-"))
     print(f"seed {seed}, in {scratch}", flush=True)

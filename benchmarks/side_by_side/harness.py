@@ -54,11 +54,11 @@ class Report:
     """The text around the figures, and what they are.
 
     Attributes:
-        title: of the whole.
-        note: how to read the figures.
-        figures: columns of each shape's first table, a row a system.
-        ratios: columns of its second, of the first system's figures to each other's.
-        more: lines behind these, of what was measured at a shape.
+      title: of the whole.
+      note: how to read the figures.
+      figures: columns of each shape's first table, a row a system.
+      ratios: columns of its second, of the first system's figures to each other's.
+      more: lines behind these, of what was measured at a shape.
     """
 
     title: str
@@ -148,7 +148,7 @@ class Worker:
         """Returns its next answer; what libraries print while they are imported is passed over.
 
         Raises:
-            RuntimeError: it ended without one; has its last words.
+          RuntimeError: it ended without one; has its last words.
         """
         assert self._process.stdout is not None
         for line in iter(self._process.stdout.readline, ""):

@@ -108,7 +108,7 @@ def drawn(job: Job, draw: Draw, seconds: float, seed: int, most: int) -> dict[st
     """Draws batches of fresh prompts until so many seconds have passed, one at least.
 
     Returns:
-        Tokens, calls and seconds, and the token ids of the first batch.
+      Tokens, calls and seconds, and the token ids of the first batch.
     """
     begin, tokens, calls, first = time.perf_counter(), 0, 0, []
     while calls == 0 or time.perf_counter() - begin < seconds:

@@ -137,10 +137,10 @@ def tokens_only(
     Every completion token carries loss; log-probs, rewards and versions are 0.
 
     Args:
-        prompt_ids: int32 [N, P].
-        prompt_mask: bool [N, P].
-        completion_ids: int32 [N, G, T].
-        completion_mask: bool [N, G, T].
+      prompt_ids: int32 [N, P].
+      prompt_mask: bool [N, P].
+      completion_ids: int32 [N, G, T].
+      completion_mask: bool [N, G, T].
     """
     shape = completion_ids.shape
     return Batch(
@@ -159,7 +159,7 @@ def take(batch: Batch[np.ndarray], groups: Any) -> Batch[np.ndarray]:
     """Returns the groups that an index array or a slice selects, in its order.
 
     Raises:
-        ValueError: the batch has a packing, whose places are those of all its groups.
+      ValueError: the batch has a packing, whose places are those of all its groups.
     """
     if batch.packing is not None:
         raise ValueError("groups are taken from a batch with a packing: take them, then pack them")

@@ -27,17 +27,17 @@ class Sampling:
     log-probs are of temperature 1.
 
     Attributes:
-        temperature: divides the logits, before any token is left out.
-        min_p: tokens below this share of the likeliest token's probability are left out first.
-        top_k: then all but this many of the likeliest; 0 leaves none out.
-        top_p: then all but the smallest set of likeliest tokens whose share of what is left is at
-            least this. The order is vLLM's; where min_p and top_p are both used, transformers' is
-            another.
-        record: how many of the likeliest tokens that are left are recorded at each place, with
-            their log-probs.
+      temperature: divides the logits, before any token is left out.
+      min_p: tokens below this share of the likeliest token's probability are left out first.
+      top_k: then all but this many of the likeliest; 0 leaves none out.
+      top_p: then all but the smallest set of likeliest tokens whose share of what is left is at
+        least this. The order is vLLM's; where min_p and top_p are both used, transformers' is
+        another.
+      record: how many of the likeliest tokens that are left are recorded at each place, with
+        their log-probs.
 
     Raises:
-        ValueError: a number with which nothing can be drawn.
+      ValueError: a number with which nothing can be drawn.
     """
 
     temperature: float
@@ -84,23 +84,23 @@ class Completion:
     """One sampled answer, the end-of-sequence token included when `finish_reason` is "stop".
 
     Attributes:
-        token_ids: int32 `[T]`.
-        log_probs: float32 `[T]`, log mu(token) under the distribution that was sampled from, that
-            is, at `temperature`.
-        policy_version: version of the weights that drew it; the oldest of them where they changed
-            on the way.
-        temperature: the sampling temperature.
-        finish_reason: "stop" (it ended itself), "length" (cut off) or "abort" (given up by the
-            engine).
-        version_spans: the version of each token, where the engine knows it; empty otherwise.
-        loss_mask: bool `[T]`, True on the tokens that are to be learned from, those that the policy
-            wrote; False on what a tool returned. None where all of them are.
-        top_ids: int32 `[T, K]`, the likeliest tokens that could be drawn at each place, -1 for
-            none; None where they were not recorded.
-        top_log_probs: float32 `[T, K]`, their log-probs; -inf for none.
+      token_ids: int32 `[T]`.
+      log_probs: float32 `[T]`, log mu(token) under the distribution that was sampled from, that
+        is, at `temperature`.
+      policy_version: version of the weights that drew it; the oldest of them where they changed
+        on the way.
+      temperature: the sampling temperature.
+      finish_reason: "stop" (it ended itself), "length" (cut off) or "abort" (given up by the
+        engine).
+      version_spans: the version of each token, where the engine knows it; empty otherwise.
+      loss_mask: bool `[T]`, True on the tokens that are to be learned from, those that the policy
+        wrote; False on what a tool returned. None where all of them are.
+      top_ids: int32 `[T, K]`, the likeliest tokens that could be drawn at each place, -1 for
+        none; None where they were not recorded.
+      top_log_probs: float32 `[T, K]`, their log-probs; -inf for none.
 
     Raises:
-        ValueError: an array of another type or length, or an unknown finish_reason.
+      ValueError: an array of another type or length, or an unknown finish_reason.
     """
 
     token_ids: IntArray
@@ -170,7 +170,7 @@ class Engine(Protocol):
         What may succeed later it tries again by itself: any error ends a run.
 
         Raises:
-            ValueError: `check_request` refuses it.
+          ValueError: `check_request` refuses it.
         """
         ...
 
@@ -199,14 +199,14 @@ def check_request(
     """Refuses a request that no engine can answer; every engine, in tests too, calls it first.
 
     Args:
-        prompts: int32 `[P]` each.
-        sampling: how they are to be answered; it has checked its own numbers.
-        vocab_size: the model's.
-        max_prompt: tokens of a prompt at most.
-        max_length: tokens of a prompt and its completion at most.
+      prompts: int32 `[P]` each.
+      sampling: how they are to be answered; it has checked its own numbers.
+      vocab_size: the model's.
+      max_prompt: tokens of a prompt at most.
+      max_length: tokens of a prompt and its completion at most.
 
     Raises:
-        ValueError: names the prompt by its place, both numbers, and the remedy.
+      ValueError: names the prompt by its place, both numbers, and the remedy.
     """
     for place, prompt in enumerate(prompts):
         _check_vector(f"prompt {place}", prompt, np.int32)

@@ -13,12 +13,12 @@ from ogrpo.policy.lora import TARGETS
 from ogrpo.setup.presets import make_preset
 from ogrpo.system.files import read_object
 from ogrpo.system.values import (
+    Conditions,
     Count,
     NonNegative,
     OptionalPositive,
     Positive,
     PositiveShare,
-    Table,
     check_conditions,
     require,
 )
@@ -89,7 +89,7 @@ class Lengths:
     """Standard deviation of the length over its mean."""
 
 
-FITS: Table = (
+FITS: Conditions = (
     (
         "serve.tensor",
         lambda p: p.serve.devices % p.serve.tensor == 0,

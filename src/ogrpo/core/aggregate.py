@@ -26,7 +26,7 @@ class Total(NamedTuple):
 
 
 def combine(*totals: Total) -> Total:
-    """Add totals field by field (`+` on two tuples would chain them)."""
+    """Adds totals field by field (`+` on two tuples would chain them)."""
     return jax.tree.map(lambda *parts: sum(parts[1:], start=parts[0]), *totals)
 
 

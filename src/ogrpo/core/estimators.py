@@ -85,7 +85,7 @@ class Samples(NamedTuple):
 
 
 def every_sample(probs: jax.Array, n: int) -> Samples:
-    """List the Y^n samples of n independent draws, with their probabilities.
+    """Lists the Y^n samples of n independent draws, with their probabilities.
 
     Args:
       probs: [Y], summing to 1.

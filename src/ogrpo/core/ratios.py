@@ -92,7 +92,7 @@ def prefix_log_ratio(
 
 
 def exp_ratio(log_ratio: jax.Array) -> jax.Array:
-    """Leave log space: rho = exp(min(D, 60)), a constant beyond, so that no ratio is infinite.
+    """Leaves log space: rho = exp(min(D, 60)), a constant beyond, so that no ratio is infinite.
 
     The bound is float32's, not a trust region's: a clip that should bind binds far below it.
     NaN stays NaN.

@@ -19,12 +19,12 @@ def pad_groups(
     Padded places have the id 0: every consumer goes by the masks.
 
     Args:
-        groups: `N` of them, of `G` completions each.
-        rewards: float32 `[N, G]`.
+      groups: `N` of them, of `G` completions each.
+      rewards: float32 `[N, G]`.
 
     Raises:
-        ValueError: no groups, groups of different sizes, a sequence longer than its axis, or
-            rewards of another shape.
+      ValueError: no groups, groups of different sizes, a sequence longer than its axis, or
+        rewards of another shape.
     """
     sizes = sorted({len(group.completions) for group in groups})
     if len(sizes) != 1:
@@ -57,7 +57,7 @@ def length_mask(name: str, lengths: npt.NDArray[np.integer], length: int) -> Boo
     """Returns the mask `[..., length]` of sequences of these `lengths`, True on tokens.
 
     Raises:
-        ValueError: one is longer than `length`; `name` says of what ("prompt", "completion").
+      ValueError: one is longer than `length`; `name` says of what ("prompt", "completion").
     """
     if lengths.max() > length:
         raise ValueError(

@@ -34,8 +34,8 @@ def render_chat(template: str, messages: Messages, variables: Mapping[str, Any])
     """Returns messages up to where the assistant begins to speak.
 
     Raises:
-        ValueError: the template is not valid, refuses these messages, or takes too much time or
-            memory; with the template's message.
+      ValueError: the template is not valid, refuses these messages, or takes too much time or
+        memory; with the template's message.
     """
     arguments = {"tools": None, "documents": None, **variables}
     arguments |= {"messages": messages, "add_generation_prompt": True}
@@ -52,7 +52,7 @@ def template_variables(template: str, where: str = "the chat template") -> set[s
     ['messages', 'mood']
 
     Raises:
-        ValueError: it cannot be compiled; names `where` it is from.
+      ValueError: it cannot be compiled; names `where` it is from.
     """
     try:
         return set(_RENDERER.call("names", {"template": template}))
@@ -71,7 +71,7 @@ class _Renderer:
         """Returns the result of a function of `chat_sandbox`.
 
         Raises:
-            ValueError: the template fails, or takes too much time or memory.
+          ValueError: the template fails, or takes too much time or memory.
         """
         with self._lock:
             reply = self._reply(function, arguments)

@@ -60,14 +60,14 @@ def cut_by_tokens(
     """Cuts a batch into rows of at most `most` tokens, padding included, with as few as are found.
 
     Args:
-        batch: groups, padded.
-        included: bool `[N]`, False where a group is to be left out of the rows.
-        most: tokens of a part's row, at most.
-        together: parts that are computed at a time; the number of parts is a multiple of it.
+      batch: groups, padded.
+      included: bool `[N]`, False where a group is to be left out of the rows.
+      most: tokens of a part's row, at most.
+      together: parts that are computed at a time; the number of parts is a multiple of it.
 
     Raises:
-        ValueError: a prompt without a token, or a completion that with its prompt is longer than
-            `most`; the longest prompt counts.
+      ValueError: a prompt without a token, or a completion that with its prompt is longer than
+        `most`; the longest prompt counts.
     """
     prompts, lengths = token_counts(batch, included)
     prompts = prompts * lengths.any(axis=1)  # a group without completions is in no part

@@ -46,16 +46,16 @@ class LogTerms:
     """Bounds that the rows of a log are held to; None is no bound.
 
     Attributes:
-        group_size: completions of a group, `G`.
-        encode_prompt: a text or messages -> int32 token ids.
-        encode: the text of a completion -> int32 token ids; None leaves texts unread, with a 0 for
-            each log-prob, or for each letter and the end.
-        eos_id: ends the text of a completion that was not cut off.
-        temperature: of the log-probs; rows that do not say are taken to be drawn at it.
-        vocab_size: token ids are below it.
-        prompt_length: tokens of a prompt at most.
-        completion_length: tokens of a completion at most.
-        held_out: bytes of the ids of prompts that are not trained on.
+      group_size: completions of a group, `G`.
+      encode_prompt: a text or messages -> int32 token ids.
+      encode: the text of a completion -> int32 token ids; None leaves texts unread, with a 0 for
+        each log-prob, or for each letter and the end.
+      eos_id: ends the text of a completion that was not cut off.
+      temperature: of the log-probs; rows that do not say are taken to be drawn at it.
+      vocab_size: token ids are below it.
+      prompt_length: tokens of a prompt at most.
+      completion_length: tokens of a completion at most.
+      held_out: bytes of the ids of prompts that are not trained on.
     """
 
     group_size: int
@@ -88,16 +88,16 @@ class Log:
     """The groups of a log, and what became of its rows.
 
     Attributes:
-        experiences: whole groups in the order in which they were completed; `problem` numbers the
-            prompts in the order of their first rows.
-        rows: all rows.
-        refused: rows by reason.
-        examples: of each reason the place and the words of the first row.
-        repeats: rows that say again what an earlier one says.
-        prompts: distinct prompts of the rows that were accepted.
-        remainder: accepted rows beyond the last whole group of their prompt.
-        policies: accepted rows by policy and version.
-        without_log_probs: accepted rows without log-probs.
+      experiences: whole groups in the order in which they were completed; `problem` numbers the
+        prompts in the order of their first rows.
+      rows: all rows.
+      refused: rows by reason.
+      examples: of each reason the place and the words of the first row.
+      repeats: rows that say again what an earlier one says.
+      prompts: distinct prompts of the rows that were accepted.
+      remainder: accepted rows beyond the last whole group of their prompt.
+      policies: accepted rows by policy and version.
+      without_log_probs: accepted rows without log-probs.
     """
 
     experiences: list[Experience] = field(default_factory=list)
@@ -130,7 +130,7 @@ def read_log(rows: Iterable[tuple[Mapping[str, Any], str]], terms: LogTerms) -> 
     A row alike in every column is a repeat, unless its log-probs make drawing it twice likely.
 
     Raises:
-        ValueError: no row can be learned from; names the first of each reason.
+      ValueError: no row can be learned from; names the first of each reason.
     """
     log, seen = Log(), set[bytes]()
     waiting: dict[bytes, list[LoggedRow]] = {}
@@ -174,7 +174,7 @@ def to_row(columns: Mapping[str, Any], terms: LogTerms) -> LoggedRow:
     """Checks a row.
 
     Raises:
-        RefusedRow: it lacks a column or has a wrong value in one, or does not fit the terms.
+      RefusedRow: it lacks a column or has a wrong value in one, or does not fit the terms.
     """
     ids = columns.get("prompt_ids")
     prompt = _encoded("prompt", columns, terms.encode_prompt) if ids is None else _ids(ids, terms)

@@ -104,19 +104,19 @@ def arrange(
     for batches of a few tokens); the batch is cut into as few parts as that allows.
 
     Args:
-        batch: groups, padded.
-        included: bool `[N]`, False where a group is to be left out of the rows.
-        microbatches: parts of the padded batch; it divides `N`.
-        together: parts that are computed at a time, one for each device that a batch is cut over;
-            the number of parts is a multiple of it, and it divides `microbatches`.
+      batch: groups, padded.
+      included: bool `[N]`, False where a group is to be left out of the rows.
+      microbatches: parts of the padded batch; it divides `N`.
+      together: parts that are computed at a time, one for each device that a batch is cut over;
+        the number of parts is a multiple of it, and it divides `microbatches`.
 
     Returns:
-        The group in each place, `[N]`, parts being equal stretches of it; and the shape in which
-        all parts fit: the buckets that the largest needs, none above the padded batch's own sizes.
+      The group in each place, `[N]`, parts being equal stretches of it; and the shape in which
+      all parts fit: the buckets that the largest needs, none above the padded batch's own sizes.
 
     Raises:
-        ValueError: a prompt without a token, microbatches that do not divide the groups, or parts
-            computed together that do not divide the microbatches.
+      ValueError: a prompt without a token, microbatches that do not divide the groups, or parts
+        computed together that do not divide the microbatches.
     """
     prompts, completions = token_counts(batch, included)
     (n, members, length), prompt = batch.completion_mask.shape, batch.prompt_mask.shape[1]
@@ -182,7 +182,7 @@ def token_counts(
     """Returns the tokens of each prompt `[N]` and completion `[N, G]`; 0 in a group left out.
 
     Raises:
-        ValueError: a prompt has no token.
+      ValueError: a prompt has no token.
     """
     prompts = batch.prompt_mask.sum(axis=1)
     if not prompts.all():
@@ -196,12 +196,12 @@ def pack(batch: Batch[np.ndarray], included: BoolArray, shape: Shape) -> Packing
     """Lays a batch, in the order of its parts, in rows of one shape.
 
     Args:
-        batch: groups in order, stretches of `N / shape.parts` of them being a part each.
-        included: bool `[N]`, in the same order.
-        shape: from `arrange`.
+      batch: groups in order, stretches of `N / shape.parts` of them being a part each.
+      included: bool `[N]`, in the same order.
+      shape: from `arrange`.
 
     Raises:
-        ValueError: a part that does not fit in the shape.
+      ValueError: a part that does not fit in the shape.
     """
     size = len(included) // shape.parts
     stretches = [slice(start, start + size) for start in range(0, len(included), size)]

@@ -33,10 +33,10 @@ class TextTokenizer:
     """A `tokenizers.Tokenizer` with its special tokens and its chat template.
 
     Args:
-        backend: the tokenizer proper.
-        config: the content of `tokenizer_config.json`; `eos_token` is required. Without a
-            `pad_token`, `pad_id` is `eos_id`: padding is told by masks, never by ids.
-        chat_template: Jinja source; None renders a prompt as it stands.
+      backend: the tokenizer proper.
+      config: the content of `tokenizer_config.json`; `eos_token` is required. Without a
+        `pad_token`, `pad_id` is `eos_id`: padding is told by masks, never by ids.
+      chat_template: Jinja source; None renders a prompt as it stands.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TextTokenizer:
         `add_special_tokens` adds what the tokenizer itself puts around a text (a BOS, mostly).
 
         Raises:
-            ValueError: a word is not in the vocabulary.
+          ValueError: a word is not in the vocabulary.
         """
         encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
         if self._unknown_id is not None and self._unknown_id in encoding.ids:
@@ -109,13 +109,13 @@ class TextTokenizer:
         """Returns the text a model is to continue: the chat template's, or the plain one's.
 
         Args:
-            prompt: the user's turn, or chat messages.
-            system: an opening system turn, for chat templates only.
-            chat_variables: of the chat template (`enable_thinking=False`).
+          prompt: the user's turn, or chat messages.
+          system: an opening system turn, for chat templates only.
+          chat_variables: of the chat template (`enable_thinking=False`).
 
         Raises:
-            ValueError: messages, a system turn or variables without a chat template; two system
-                turns; or the chat template fails or drops the question, white space aside.
+          ValueError: messages, a system turn or variables without a chat template; two system
+            turns; or the chat template fails or drops the question, white space aside.
         """
         if isinstance(prompt, str):
             messages: Messages = [{"role": "user", "content": prompt}]
@@ -184,7 +184,7 @@ class TextTokenizer:
         """Reads a Hugging Face folder.
 
         Raises:
-            ValueError: a file is missing or broken; it is named.
+          ValueError: a file is missing or broken; it is named.
         """
         folder = Path(folder)
         file = folder / "tokenizer.json"
@@ -245,7 +245,7 @@ def train_bpe(
     from few examples.
 
     Raises:
-        ValueError: `vocab_size` leaves no room for the 256 bytes and two special tokens.
+      ValueError: `vocab_size` leaves no room for the 256 bytes and two special tokens.
     """
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + 2:
@@ -288,7 +288,7 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     """Returns the template of `chat_template.jinja`, or else of the config, or None.
 
     Raises:
-        ValueError: it is no text, or no template; names the file.
+      ValueError: it is no text, or no template; names the file.
     """
     file = folder / TEMPLATE
     if file.is_file():

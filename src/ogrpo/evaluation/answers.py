@@ -63,7 +63,7 @@ class AnswerFile(AbstractContextManager["AnswerFile"]):
     short by a full disk.
 
     Raises:
-        ValueError: the file exists.
+      ValueError: the file exists.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -100,7 +100,7 @@ def to_line(answer: AnswerRecord) -> bytes:
     """Returns an answer as a line of JSON; NaN is written as null.
 
     Raises:
-        ValueError: a column cannot be written as JSON.
+      ValueError: a column cannot be written as JSON.
     """
     where = f"{answer.source or f'problem {answer.problem}'}, sample {answer.sample}"
     fields = {
@@ -128,7 +128,7 @@ def jsonable(value: Any, where: str) -> Any:
     """Returns a value as JSON holds it: numpy's numbers and arrays as Python's, tuples as lists.
 
     Raises:
-        ValueError: it, or something in it, has no place in JSON; the message begins with `where`.
+      ValueError: it, or something in it, has no place in JSON; the message begins with `where`.
     """
     if isinstance(value, np.generic | np.ndarray):
         return jsonable(value.tolist(), where)

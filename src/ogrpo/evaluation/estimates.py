@@ -49,7 +49,7 @@ def clustered_interval(successes: NDArray[np.float32]) -> Estimate:
     little near 0 and 1: without it a true mean of .99 lies in .843 of the intervals of 17 prompts.
 
     Raises:
-        ValueError: there is no verdict at all, or an outcome lies outside [0, 1].
+      ValueError: there is no verdict at all, or an outcome lies outside [0, 1].
     """
     outside = successes[(successes < 0) | (successes > 1)]
     if outside.size:
@@ -67,7 +67,7 @@ def mean_interval(values: NDArray[np.floating]) -> Estimate:
     One prompt alone does not tell how far prompts differ: its bounds are NaN.
 
     Raises:
-        ValueError: there is no number at all, or one is infinite.
+      ValueError: there is no number at all, or one is infinite.
     """
     if np.isinf(values).any():
         raise ValueError("a mean needs finite numbers, and one is infinite")
@@ -83,7 +83,7 @@ def prompt_means(values: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDA
     """Returns mean and number of each prompt's values but NaN, of the prompts that have any.
 
     Raises:
-        ValueError: no prompt has any.
+      ValueError: no prompt has any.
     """
     drawn = np.count_nonzero(~np.isnan(values), axis=1)
     if not drawn.any():
@@ -145,8 +145,8 @@ def pass_at_k(successes: NDArray[np.float32], k: int) -> Estimate:
     are left out, and the estimate's `n` does not count them.
 
     Raises:
-        ValueError: k is not among 1 to n, no prompt has k verdicts, or an outcome is neither 0
-            nor 1.
+      ValueError: k is not among 1 to n, no prompt has k verdicts, or an outcome is neither 0
+        nor 1.
     """
     successes = _enough(successes, k, "Pass")
     between = successes[(successes != 0) & (successes != 1) & ~np.isnan(successes)]
@@ -174,13 +174,13 @@ def majority_at_k(
     their mean.
 
     Args:
-        successes: `[prompts, samples]` outcomes in [0, 1]; NaN leaves a sample out.
-        answers: of the same shape, the texts; None for a sample without an answer.
-        k: the samples that vote.
+      successes: `[prompts, samples]` outcomes in [0, 1]; NaN leaves a sample out.
+      answers: of the same shape, the texts; None for a sample without an answer.
+      k: the samples that vote.
 
     Raises:
-        ValueError: k is not among 1 to n, no prompt has k verdicts, the shapes differ, or an
-            outcome lies outside [0, 1].
+      ValueError: k is not among 1 to n, no prompt has k verdicts, the shapes differ, or an
+        outcome lies outside [0, 1].
     """
     if [len(row) for row in answers] != [successes.shape[1]] * len(successes):
         raise ValueError(f"maj@{k}: the answers are not {successes.shape}, as the outcomes are")
@@ -230,10 +230,10 @@ def winning_chance(votes: int, others: tuple[int, ...], silent: int, k: int) -> 
     """Returns the chance that an answer has the most votes among k samples, ties split evenly.
 
     Args:
-        votes: samples that gave this answer.
-        others: samples that gave each other answer.
-        silent: samples without an answer, which do not vote.
-        k: how many of all these are drawn.
+      votes: samples that gave this answer.
+      others: samples that gave each other answer.
+      silent: samples without an answer, which do not vote.
+      k: how many of all these are drawn.
     """
     total = votes + sum(others) + silent
     share = k / total

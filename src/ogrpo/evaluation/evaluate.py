@@ -43,18 +43,18 @@ def sample_and_judge(
     depend on `batch`. Where sampling fails, the answers that were sampled before are yielded first.
 
     Args:
-        engine: called from threads of this function's, from `concurrent` at once.
-        encode: an example -> its prompt's token ids, int32 `[P]`.
-        sampling: `group_size` is the number of samples of each problem.
-        score: the rewards (`RewardPool.score`), called with the answers of one problem.
-        seed: of the draws.
-        batch: problems in one call of the engine.
-        concurrent: calls of the engine at once; more than 1 keeps servers busy.
-        judges: problems judged at once, each in a thread of its own.
+      engine: called from threads of this function's, from `concurrent` at once.
+      encode: an example -> its prompt's token ids, int32 `[P]`.
+      sampling: `group_size` is the number of samples of each problem.
+      score: the rewards (`RewardPool.score`), called with the answers of one problem.
+      seed: of the draws.
+      batch: problems in one call of the engine.
+      concurrent: calls of the engine at once; more than 1 keeps servers busy.
+      judges: problems judged at once, each in a thread of its own.
 
     Raises:
-        ValueError: there is no problem, a number is below 1, or a column cannot be recorded; before
-            anything is sampled. Later, where `score` gives not one verdict for each answer.
+      ValueError: there is no problem, a number is below 1, or a column cannot be recorded; before
+        anything is sampled. Later, where `score` gives not one verdict for each answer.
     """
     if not examples:
         raise ValueError("there is no problem to evaluate on: the held-out split is empty")

@@ -43,16 +43,16 @@ def summary(
     computed (of one problem's mean) is None.
 
     Args:
-        ks: the k of Pass@k and maj@k; by default the powers of two up to the number of samples n,
-            and n.
-        by: the reward that says right (1) or wrong (0); by default the only one that is 0 or 1.
-            Where there is none, there is no Pass@k.
-        answers_of: by a reward's name, text -> the answer in it or None, for maj@k. A completion
-            that did not end itself has no answer.
+      ks: the k of Pass@k and maj@k; by default the powers of two up to the number of samples n,
+        and n.
+      by: the reward that says right (1) or wrong (0); by default the only one that is 0 or 1.
+        Where there is none, there is no Pass@k.
+      answers_of: by a reward's name, text -> the answer in it or None, for maj@k. A completion
+        that did not end itself has no answer.
 
     Raises:
-        ValueError: there is no answer, no reward is named `by` or it is graded, a k is above n, or
-            `ks` are asked for where no reward says right or wrong.
+      ValueError: there is no answer, no reward is named `by` or it is graded, a k is above n, or
+        `ks` are asked for where no reward says right or wrong.
     """
     if not answers:
         raise ValueError("there is no answer to sum up")
@@ -150,11 +150,11 @@ def success_reward(values: Values, marked: str | None = None) -> str | None:
     'format'
 
     Args:
-        values: of all rewards on the held-out answers, of any shape.
-        marked: the reward that the task or the user names; without it the only one that is 0 or 1.
+      values: of all rewards on the held-out answers, of any shape.
+      marked: the reward that the task or the user names; without it the only one that is 0 or 1.
 
     Raises:
-        ValueError: there is no reward `marked`, or it gave something other than 0 and 1.
+      ValueError: there is no reward `marked`, or it gave something other than 0 and 1.
     """
     if marked is None:
         names = candidates(values)

@@ -40,8 +40,8 @@ def make_batch(batch: Batch[np.ndarray], packer: Packer | None, *, for_update: b
     """Packs a batch; packed groups come in the order of their parts.
 
     Args:
-        packer: None leaves the batch padded.
-        for_update: whether groups that carry no loss may be left out.
+      packer: None leaves the batch padded.
+      for_update: whether groups that carry no loss may be left out.
     """
     keep = np.ones(len(batch.rewards), bool)
     if packer is None:

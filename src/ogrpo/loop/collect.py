@@ -82,8 +82,8 @@ def take(parts: Parts, collector: Collector, step: int) -> Fresh:
     """Takes one batch of groups, sampled and rewarded by the collector's workers.
 
     Raises:
-        RewardError: not one completion could be judged.
-        ValueError: renewals are certified, and a reward lies outside the range of certificates.
+      RewardError: not one completion could be judged.
+      ValueError: renewals are certified, and a reward lies outside the range of certificates.
     """
     taken = collector.take(step)
     groups, rewarded = taken.groups, taken.rewarded

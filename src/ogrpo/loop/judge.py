@@ -171,7 +171,7 @@ def flip(scores: Scores, flips: NDArray[np.bool_]) -> Scores:
     The value `flipped` of a completion is 1 where its reward was changed.
 
     Raises:
-        RewardError: a reward is neither 0 nor 1, or a reward is called `flipped`.
+      RewardError: a reward is neither 0 nor 1, or a reward is called `flipped`.
     """
     judged = scores.rewards[~scores.failed]
     if (others := judged[(judged != 0) & (judged != 1)]).size:

@@ -149,7 +149,7 @@ class MismatchLimit(NamedTuple):
         """Refuses to go on with a batch that was beyond it.
 
         Raises:
-            RolloutError: names the value, the limit, the servers and what can be done.
+          RolloutError: names the value, the limit, the servers and what can be done.
         """
         if not self.passed_by(mismatch):
             return

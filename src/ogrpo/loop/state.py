@@ -161,7 +161,7 @@ def check_frozen(frozen: Frozen, progress: Mapping[str, Any]) -> None:
     """Refuses frozen parameters that are not those that a checkpoint's run began with.
 
     Raises:
-        ValueError: their hash is another.
+      ValueError: their hash is another.
     """
     then, now = progress["frozen_hash"], content_hash(frozen)
     if now != then:

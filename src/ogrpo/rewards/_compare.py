@@ -35,13 +35,13 @@ WARM_UP = (
 
 
 def read(text: str, config: Any = None) -> list[Any]:
-    """Parse a box as LaTeX; search any other text for LaTeX and plain expressions."""
+    """Parses a box as LaTeX; searches any other text for LaTeX and plain expressions."""
     config = config or (BOX if text.startswith("\\boxed{") else TEXT)
     return parse(text, config, parsing_timeout=NO_TIMEOUT, fallback_mode="no_fallback")
 
 
 def balanced(text: str) -> bool:
-    """Tell whether the braces are balanced, counted as math-verify does when it opens a box."""
+    """Tells whether the braces are balanced, counted as math-verify does when it opens a box."""
     depth = 0
     for character in text:
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -51,7 +51,7 @@ def balanced(text: str) -> bool:
 
 
 def compare(answer: str, gold: str) -> str:
-    """Return "correct", "wrong", "unparsable" or "bad gold"; the gold is LaTeX, undelimited."""
+    """Returns "correct", "wrong", "unparsable" or "bad gold"; the gold is LaTeX, undelimited."""
     golds = read(f"\\boxed{{{gold}}}") if balanced(gold) else []
     if not golds:
         return "bad gold"
@@ -60,7 +60,7 @@ def compare(answer: str, gold: str) -> str:
 
 
 def verdict(gold: Any, answer: Any) -> str:
-    """Compare two parsed expressions: "correct" or "wrong"."""
+    """Compares two parsed expressions: "correct" or "wrong"."""
     gold, answer = imaginary(gold), imaginary(answer)
     rounding = places(gold, answer)
     equal = verify(gold, answer, float_rounding=rounding, timeout_seconds=None)
@@ -68,7 +68,7 @@ def verdict(gold: Any, answer: Any) -> str:
 
 
 def imaginary(parsed: Any) -> Any:
-    """Return an expression with the number i for its letter.
+    """Returns an expression with the number i for its letter.
 
     math-verify leaves a variable, one for `5i` and another for `5 i` or `2(1+i)`.
     """
@@ -79,7 +79,7 @@ def imaginary(parsed: Any) -> Any:
 
 
 def places(gold: Any, answer: Any) -> int:
-    """Return to how many decimal places two numbers are compared, if one of them is a decimal.
+    """Returns to how many decimal places two numbers are compared, if one of them is a decimal.
 
     Six; where the gold answer is below a millionth, so many that its first six digits count: to six
     places it would equal 0.
@@ -110,23 +110,23 @@ class Copy:
         self.replies = os.fdopen(ours[0], "rb")
 
     def ask(self, request: bytes) -> str:
-        """Return the verdict, or nothing if the copy ended before it had one."""
+        """Returns the verdict, or nothing if the copy ended before it had one."""
         self.comparisons += 1
         with contextlib.suppress(BrokenPipeError):
             self.requests.write(request)
         return self.replies.readline().decode().strip()
 
     def stale(self, seconds: float) -> bool:
-        """Return whether it ended between two requests, is worn out, or has another bound."""
+        """Returns whether it ended between two requests, is worn out, or has another bound."""
         return self.dead() or self.comparisons >= RENEW_AFTER or self.seconds != seconds
 
     def dead(self) -> bool:
-        """Return whether it has ended."""
+        """Returns whether it has ended."""
         self._reaped = self._reaped or os.waitpid(self.pid, os.WNOHANG)[0] != 0
         return self._reaped
 
     def end(self) -> None:
-        """End it, if it lives, and forget it."""
+        """Ends it, if it lives, and forgets it."""
         if not self.dead():
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -135,7 +135,7 @@ class Copy:
 
 
 def serve(requests: IO[bytes], replies: IO[bytes], seconds: float) -> NoReturn:
-    """Compare until the requests end or a comparison takes more than `seconds` of CPU time."""
+    """Compares until the requests end or a comparison takes more than `seconds` of CPU time."""
     try:
         for line in requests:
             signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -151,7 +151,7 @@ _copies: list[Copy] = []
 
 
 def bounded(answer: str, gold: str, seconds: float) -> str:
-    """Return what `compare` does, or "timeout" where it brings a copy down."""
+    """Returns what `compare` does, or "timeout" where it brings a copy down."""
     if _copies and _copies[0].stale(seconds):
         _copies.pop().end()
     if not _copies:
@@ -164,7 +164,7 @@ def bounded(answer: str, gold: str, seconds: float) -> str:
 
 
 def prepare() -> None:
-    """Compare a few answers, so that the parser fills its tables; hush what it prints."""
+    """Compares a few answers, so that the parser fills its tables; hushes what it prints."""
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     with open(os.devnull, "w") as nowhere:  # the parser prints what it does not understand

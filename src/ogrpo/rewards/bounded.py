@@ -34,7 +34,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def is_plain(text: str) -> bool:
-    """Tell whether a text is a short number in digits.
+    """Tells whether a text is a short number in digits.
 
     >>> [is_plain(text) for text in ("1,234.5", "-7", "9**9**9**9", "9" * 50, "")]
     [True, True, False, False, False]
@@ -43,7 +43,7 @@ def is_plain(text: str) -> bool:
 
 
 def compare_plain(answer: str, gold: str) -> Verdict:
-    """Compare two plain numbers here and now: integers as such, others through math-verify.
+    """Compares two plain numbers here and now: integers as such, others through math-verify.
 
     >>> compare_plain("1,000", "1000"), compare_plain("1,000.0", "1000")
     ('correct', 'correct')
@@ -78,9 +78,9 @@ class BoundedVerifier:
     threads may compare at once; each waits for a free process.
 
     Args:
-        seconds: of CPU time, the bound on one comparison.
-        processes: compare side by side.
-        wall_seconds: by the clock, the bound on one reply; None: `10 * seconds + 10`.
+      seconds: of CPU time, the bound on one comparison.
+      processes: compare side by side.
+      wall_seconds: by the clock, the bound on one reply; None: `10 * seconds + 10`.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class BoundedVerifier:
         self._workers: Workers | None = None
 
     def compare_all(self, pairs: Sequence[Pair]) -> list[Verdict | BadGold]:
-        r"""Compare answers (a `\boxed{...}`, or a text to search) with golds in LaTeX.
+        r"""Compares answers (a `\boxed{...}`, or a text to search) with golds in LaTeX.
 
         Returns:
-            For each pair "correct", "wrong", "unparsable" (the answer) or "timeout"; or the error
-            that says that math-verify cannot parse the gold answer.
+          For each pair "correct", "wrong", "unparsable" (the answer) or "timeout"; or the error
+          that says that math-verify cannot parse the gold answer.
         """
         short = [pair for pair in dict.fromkeys(pairs) if max(map(len, pair)) <= LONGEST_ANSWER]
         replies = self._replies(short)
@@ -109,7 +109,7 @@ class BoundedVerifier:
         return [_verdict(pair[1], replies.get(pair)) for pair in pairs]
 
     def close(self) -> None:
-        """End the processes; a later call starts others."""
+        """Ends the processes; a later call starts others."""
         with self._lock:
             workers, self._workers = self._workers, None
         if workers is not None:

@@ -41,7 +41,7 @@ _CHOICE = re.compile(
 
 
 def spoken(text: str) -> str:
-    """Return what stands behind a thought, in which no answer is given.
+    """Returns what stands behind a thought, in which no answer is given.
 
     A thought ends with `</think>`, whether or not its beginning was part of the prompt. One that
     begins and does not end leaves nothing.
@@ -53,7 +53,7 @@ def spoken(text: str) -> str:
 
 
 def marker_answer(text: str) -> str | None:
-    """Return the number after the last `####`, if there is exactly one (the format of GSM8K).
+    """Returns the number after the last `####`, if there is exactly one (the format of GSM8K).
 
     A minus may be written with a dash, and before a dollar sign.
 
@@ -70,7 +70,7 @@ def marker_answer(text: str) -> str | None:
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Return the last `\boxed{...}`, if it is closed; boxes that are one answer, as one box.
+    r"""Returns the last `\boxed{...}`, if it is closed; boxes that are one answer, as one box.
 
     >>> boxed_answer(r"so \boxed{1}, no, \boxed{\frac{1}{2}} it is")
     '\\boxed{\\frac{1}{2}}'
@@ -81,7 +81,7 @@ def boxed_answer(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number in a text, whatever stands behind it.
+    """Returns the last number in a text, whatever stands behind it.
 
     >>> last_number("2 + 5 = 7. She has 7 apples."), last_number("$1,200."), last_number("none")
     ('7', '1,200', None)
@@ -93,13 +93,13 @@ def last_number(text: str) -> str | None:
 
 
 def free_answer(text: str) -> str | None:
-    r"""Return the last `\boxed{...}`, or else the whole text, for math-verify to search."""
+    r"""Returns the last `\boxed{...}`, or else the whole text, for math-verify to search."""
     text = spoken(text)
     return last_boxes(text) or text.strip() or None
 
 
 def choice_answer(text: str) -> str | None:
-    r"""Return the last box's content, or else the letter after the last "answer is" or "answer:".
+    r"""Returns the last box's content, or else the letter after the last "answer is" or "answer:".
 
     >>> choice_answer("The answer is (B)."), choice_answer("**Answer:** C")
     ('B', 'C')
@@ -110,7 +110,7 @@ def choice_answer(text: str) -> str | None:
 
 
 def last_boxes(text: str) -> str | None:
-    r"""Return the last `\boxed{...}` or `\fbox{...}`, as a box with its braces, if it is closed.
+    r"""Returns the last `\boxed{...}` or `\fbox{...}`, as a box with its braces, if it is closed.
 
     Boxes with no more between them than a comma or a semicolon, "and" or "or" (with the words
     before it) and the name of an unknown are one answer: their contents in one box, different ones
@@ -143,7 +143,7 @@ def last_boxes(text: str) -> str | None:
 
 
 def _box_end(text: str, start: int, limit: int) -> int:
-    """Return the index behind the box that begins at `start`; -1 if `limit` comes before."""
+    """Returns the index behind the box that begins at `start`; -1 if `limit` comes before."""
     depth = 0
     for i in range(start + len(BOXED) - 1, limit):
         depth += {"{": 1, "}": -1}.get(text[i], 0)

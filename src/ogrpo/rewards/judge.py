@@ -39,9 +39,9 @@ class Judge:
     at once.
 
     Attributes:
-        name: of the reward, in metrics; `__name__`, which TRL reads, is the same.
-        bounded: True, since a judge bounds its own time.
-        counts: the outcomes since the start.
+      name: of the reward, in metrics; `__name__`, which TRL reads, is the same.
+      bounded: True, since a judge bounds its own time.
+      counts: the outcomes since the start.
     """
 
     bounded = True
@@ -52,24 +52,24 @@ class Judge:
         self._lock = threading.Lock()
 
     def judge(self, text: str, finish_reason: str, gold: Any) -> Outcome:
-        """Return the outcome of a completion, without counting it.
+        """Returns the outcome of a completion, without counting it.
 
         Raises:
-            ValueError: the gold answer cannot be judged.
+          ValueError: the gold answer cannot be judged.
         """
         raise NotImplementedError
 
     def judge_all(
         self, texts: Sequence[str], finish_reasons: Sequence[str], golds: Sequence[Any]
     ) -> list[Outcome]:
-        """Return the outcomes of completions, without counting them."""
+        """Returns the outcomes of completions, without counting them."""
         return [self.judge(*one) for one in zip(texts, finish_reasons, golds, strict=True)]
 
     def check_golds(self, golds: Sequence[Any], sources: Sequence[str]) -> None:
-        """Check that each gold answer can be judged.
+        """Checks that each gold answer can be judged.
 
         Raises:
-            ValueError: names the first that cannot, with their sources (`file:line`).
+          ValueError: names the first that cannot, with their sources (`file:line`).
         """
         raise NotImplementedError
 
@@ -81,11 +81,11 @@ class Judge:
         finish_reasons: Sequence[str] | None = None,
         **columns: Any,  # noqa: ARG002
     ) -> list[float]:
-        """Return 1.0 or 0.0 for each completion; without `finish_reasons` all count as finished.
+        """Returns 1.0 or 0.0 for each completion; without `finish_reasons` all count as finished.
 
         Raises:
-            ValueError: the lengths differ, a completion holds no text, or a gold answer cannot be
-                judged; nothing is counted then.
+          ValueError: the lengths differ, a completion holds no text, or a gold answer cannot be
+            judged; nothing is counted then.
         """
         reasons = ["stop"] * len(completions) if finish_reasons is None else finish_reasons
         if not len(completions) == len(answer) == len(reasons):
@@ -101,13 +101,13 @@ class Judge:
         return [float(outcome == "correct") for outcome in outcomes]
 
     def counting_apart(self) -> Self:
-        """Return a judge that shares this one's memory and processes, and counts by itself."""
+        """Returns a judge that shares this one's memory and processes, and counts by itself."""
         other = copy.copy(self)
         other.counts, other._lock = RewardCounts(), threading.Lock()
         return other
 
     def close(self) -> None:
-        """End what was started for judging; a later call starts it again."""
+        """Ends what was started for judging; a later call starts it again."""
 
 
 class ExactMatch(Judge):
@@ -121,8 +121,8 @@ class ExactMatch(Judge):
     'correct'
 
     Args:
-        extract: returns the answer in a completion, or None; `choice_answer` also reads "the answer
-            is (B)".
+      extract: returns the answer in a completion, or None; `choice_answer` also reads "the answer
+        is (B)".
     """
 
     def __init__(self, extract: Extractor = boxed_answer) -> None:
@@ -130,7 +130,7 @@ class ExactMatch(Judge):
         self.extract = extract
 
     def judge(self, text: str, finish_reason: str, gold: Any) -> Outcome:
-        """Return the outcome of a completion; raises as `Judge.judge`."""
+        """Returns the outcome of a completion; raises as `Judge.judge`."""
         if fault := text_fault(gold):
             raise ValueError(f"the gold answer cannot be compared: {fault}.")
         if finish_reason != "stop":
@@ -141,25 +141,25 @@ class ExactMatch(Judge):
         return "correct" if same_text(unboxed(answer), gold) else "wrong"
 
     def check_golds(self, golds: Sequence[Any], sources: Sequence[str]) -> None:
-        """Refuse gold answers that are no texts, or empty ones."""
+        """Refuses gold answers that are no texts, or empty ones."""
         refuse({n: fault for n, gold in enumerate(golds) if (fault := text_fault(gold))}, sources)
 
 
 def text_fault(gold: Any) -> str:
-    """Return why no answer can ever equal a gold answer, as a text; empty if one can."""
+    """Returns why no answer can ever equal a gold answer, as a text; empty if one can."""
     if not isinstance(gold, str):
         return f"{gold!r} is no text"
     return "" if same_text(gold, gold) else f"{gold!r} has no letters to compare"
 
 
 def completion_text(completion: TextOrChat) -> str:
-    """Return a completion's text: itself, or the content of its last message.
+    """Returns a completion's text: itself, or the content of its last message.
 
     >>> completion_text([{"role": "assistant", "content": "#### 18"}])
     '#### 18'
 
     Raises:
-        ValueError: there is no message, or the content is not a text.
+      ValueError: there is no message, or the content is not a text.
     """
     text = completion
     if not isinstance(completion, str):
@@ -173,7 +173,7 @@ def completion_text(completion: TextOrChat) -> str:
 
 
 def refuse(bad: dict[int, str], sources: Sequence[str]) -> None:
-    """Raise a ValueError that names the sources of bad gold answers, if there are any."""
+    """Raises a ValueError that names the sources of bad gold answers, if there are any."""
     if not bad:
         return
     listed = [f"{sources[n]}: {fault}" for n, fault in list(bad.items())[:SHOWN]]

@@ -41,11 +41,11 @@ class MathReward(Judge):
     (docs/judging.md). What is no plain number goes to verifying processes, side by side.
 
     Args:
-        extract: returns the answer in a completion, or None (`ogrpo.rewards.extract`).
-        seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted, and
-            is remembered, so that the same pair is not tried again in this run.
-        processes: that compare side by side.
-        cache_size: how many different (answer, gold) pairs to remember, 200 bytes each.
+      extract: returns the answer in a completion, or None (`ogrpo.rewards.extract`).
+      seconds: of CPU time, the bound on one comparison; an overrun scores 0 and is counted, and
+        is remembered, so that the same pair is not tried again in this run.
+      processes: that compare side by side.
+      cache_size: how many different (answer, gold) pairs to remember, 200 bytes each.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class MathReward(Judge):
         self._memory = VerdictMemory(cache_size)
 
     def judge(self, text: str, finish_reason: str, gold: str) -> Outcome:
-        """Return the outcome of a completion, without counting it; raise as `judge_all`."""
+        """Returns the outcome of a completion, without counting it; raises as `judge_all`."""
         return self.judge_all([text], [finish_reason], [gold])[0]
 
     def judge_all(
         self, texts: Sequence[str], finish_reasons: Sequence[str], golds: Sequence[str]
     ) -> list[Outcome]:
-        """Return the outcomes of completions, without counting them; each different pair once.
+        """Returns the outcomes of completions, without counting them; each different pair once.
 
         Raises:
-            ValueError: a gold answer that is needed cannot be parsed, or is no text.
+          ValueError: a gold answer that is needed cannot be parsed, or is no text.
         """
         pairs: list[Pair | Outcome] = []
         for text, finish_reason, gold in zip(texts, finish_reasons, golds, strict=True):
@@ -86,14 +86,14 @@ class MathReward(Judge):
         return [pair if isinstance(pair, str) else verdicts[pair] for pair in pairs]
 
     def check_golds(self, golds: Sequence[str], sources: Sequence[str]) -> None:
-        """Refuse gold answers that can never be judged: each is judged against itself.
+        """Refuses gold answers that can never be judged: each is judged against itself.
 
         Plain numbers and texts cost nothing; any other gold takes math-verify some 10 ms on one
         core (docs/judging.md), on as many cores as there are, up to 16, of 100 MB each.
 
         Raises:
-            ValueError: names the source (`file:line`) and the fault of the first few of them, and
-                their number.
+          ValueError: names the source (`file:line`) and the fault of the first few of them, and
+            their number.
         """
         bad = find_bad_golds(golds, seconds=self._verifier.seconds)
         numbers_alone = self.extract in (marker_answer, last_number)
@@ -105,7 +105,7 @@ class MathReward(Judge):
         refuse(bad, sources)
 
     def close(self) -> None:
-        """End the verifying processes, if any were needed; a later call starts others."""
+        """Ends the verifying processes, if any were needed; a later call starts others."""
         self._verifier.close()
 
     def _compare(self, pairs: set[Pair]) -> dict[Pair, Verdict]:
@@ -131,7 +131,7 @@ class MathReward(Judge):
 
 
 def compare_here(answer: str, gold: str) -> Verdict | None:
-    r"""Compare what needs no mathematics: plain numbers, texts, equal writings; else None.
+    r"""Compares what needs no mathematics: plain numbers, texts, equal writings; else None.
 
     >>> compare_here(r"\boxed{18.0}", "18"), compare_here(r"\boxed{(b)}", r"\text{(B)}")
     ('correct', 'correct')
@@ -154,7 +154,7 @@ def compare_here(answer: str, gold: str) -> Verdict | None:
 
 
 def math_questions(answer: str, gold: str) -> list[Pair]:
-    r"""Return the pairs that math-verify has to judge equal: each part of the answer, and the gold.
+    r"""Returns the pairs that math-verify has to judge equal: each part of the answer and the gold.
 
     A box stays one, any other text is searched.
 
@@ -168,7 +168,7 @@ def math_questions(answer: str, gold: str) -> list[Pair]:
 
 
 def math_gold(gold: str) -> str:
-    """Return a gold answer as it is handed to math-verify."""
+    """Returns a gold answer as it is handed to math-verify."""
     gold = in_order(_written(gold))
     if (measured := quantity(gold)) and is_number(measured.number):  # 3 cm, 4 cm is a list
         gold = measured.number
@@ -191,7 +191,7 @@ class VerdictMemory:
         return len(self._verdicts)
 
     def recall(self, pair: Pair) -> Verdict | None:
-        """Return the verdict on a pair, if it is remembered."""
+        """Returns the verdict on a pair, if it is remembered."""
         key = _digest(pair)
         with self._lock:
             if key in self._verdicts:
@@ -199,7 +199,7 @@ class VerdictMemory:
             return self._verdicts.get(key)
 
     def keep(self, verdicts: dict[Pair, Verdict]) -> None:
-        """Remember verdicts, and forget the ones not used for longest."""
+        """Remembers verdicts, and forgets the ones not used for longest."""
         with self._lock:
             for pair, verdict in verdicts.items():
                 self._verdicts[_digest(pair)] = verdict
@@ -213,7 +213,7 @@ def _digest(pair: Pair) -> bytes:
 
 
 def find_bad_golds(golds: Sequence[str], *, seconds: float = 2.0) -> dict[int, str]:
-    """Return the faults of gold answers by their indices; empty if all can be judged.
+    """Returns the faults of gold answers by their indices; empty if all can be judged.
 
     For a reader that leaves such lines out and says how many. `seconds` of CPU time bound each.
     """

@@ -45,7 +45,7 @@ class Tally:
 
     @contextlib.contextmanager
     def scoring(self, completions: int) -> Iterator[None]:
-        """Count completions, and the time in which at least one thread is in here."""
+        """Counts completions, and the time in which at least one thread is in here."""
         with self._lock:
             self._since = self._since if self._under_way else time.monotonic()
             self._under_way += 1
@@ -59,13 +59,13 @@ class Tally:
                     self._busy += time.monotonic() - self._since
 
     def count(self, name: str, **counts: float) -> None:
-        """Add to the counts of a reward: `calls`, `completions`, `seconds`, `repeated`."""
+        """Adds to the counts of a reward: `calls`, `completions`, `seconds`, `repeated`."""
         with self._lock:
             for key, count in counts.items():
                 self._by_reward[name][key] += count
 
     def failed(self, failures: Iterable[Failure]) -> None:
-        """Count completions without a number for each reward; in all, those without loss, once."""
+        """Counts completions without a number for each reward; in all, those without loss, once."""
         without_loss: dict[int, Failure] = {}
         with self._lock:
             for failure in failures:
@@ -76,7 +76,7 @@ class Tally:
                 _add(self._failed, failure)
 
     def go_on_from(self, before: Mapping[str, float]) -> None:
-        """Continue an earlier tally, by the names of `metrics`; others are passed over.
+        """Continues an earlier tally, by the names of `metrics`; others are passed over.
 
         What was counted here until now is in the earlier tally too: a resumed run judges the shown
         answers of its start once more.
@@ -87,7 +87,7 @@ class Tally:
             self._before = {name: value - counted.get(name, 0) for name, value in before.items()}
 
     def metrics(self, processes: int = 0) -> Mapping[str, float]:
-        """Return every count, in all and by reward; `processes` were started so far."""
+        """Returns every count, in all and by reward; `processes` were started so far."""
         with self._lock:
             groups = {f"reward/{name}": {**counts} for name, counts in self._by_reward.items()}
             now = time.monotonic() - self._since if self._under_way else 0.0
@@ -145,7 +145,7 @@ class RepeatBudget:
             return self._left <= 0
 
     def note(self, reply: Reply) -> None:
-        """Count a costly reply, or one that makes up for a part of one."""
+        """Counts a costly reply, or one that makes up for a part of one."""
         with self._lock:
             self._left -= 1 if reply.kind in COSTLY else -1 / FORGIVEN_AFTER
             self.kind = reply.kind if reply.kind in COSTLY else self.kind
@@ -176,7 +176,7 @@ class RewardCall:
         return reply.outside or (reply.ended and self.shared)
 
     def singles(self) -> Iterator["RewardCall"]:
-        """Yield a call for each completion, bad neighbours (of one prompt, say) far apart."""
+        """Yields a call for each completion, bad neighbours (of one prompt, say) far apart."""
         repeats = RepeatBudget()
         for index in sorted(range(self.count), key=lambda n: n * GOLDEN % 1):
             arguments = {name: values[index : index + 1] for name, values in self.arguments.items()}
@@ -201,18 +201,18 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
     somebody else (the kernel, for want of memory) is first made once more, in another process.
 
     Args:
-        rewards: functions with TRL's signature, or `Reward`s. The pool does not close those with
-            `bounded = True`.
-        processes: how many plain functions run at once.
-        seconds: of wall time, the bound on one call; waiting for a process does not count, nor does
-            its start.
-        memory_gib: GiB of address space of each process, with the interpreter and what it imports.
-        concurrency: how many calls of coroutines are under way at once.
-        start_seconds: the bound on a process's start, with the imports of its functions.
+      rewards: functions with TRL's signature, or `Reward`s. The pool does not close those with
+        `bounded = True`.
+      processes: how many plain functions run at once.
+      seconds: of wall time, the bound on one call; waiting for a process does not count, nor does
+        its start.
+      memory_gib: GiB of address space of each process, with the interpreter and what it imports.
+      concurrency: how many calls of coroutines are under way at once.
+      start_seconds: the bound on a process's start, with the imports of its functions.
 
     Raises:
-        ValueError: a function cannot be sent to a process, or cannot be loaded there; it is named.
-        RuntimeError: a process does not start.
+      ValueError: a function cannot be sent to a process, or cannot be loaded there; it is named.
+      RuntimeError: a process does not start.
     """
 
     def __init__(
@@ -251,12 +251,12 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         self.close()
 
     def score(self, request: ScoreRequest) -> Scores:
-        """Return the rewards of completions, when all functions have judged them.
+        """Returns the rewards of completions, when all functions have judged them.
 
         Raises:
-            ValueError: a function takes an argument that no column gives, or a column cannot be
-                sent to a process.
-            RuntimeError: the pool is closed, or a process that is needed does not start.
+          ValueError: a function takes an argument that no column gives, or a column cannot be
+            sent to a process.
+          RuntimeError: the pool is closed, or a process that is needed does not start.
         """
         if not self._end.alive:
             raise RuntimeError("the pool of rewards is closed.")
@@ -269,7 +269,7 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         return scores
 
     def metrics(self) -> Mapping[str, float]:
-        """Return counts since the pool was made, and what it goes on from, in all and by reward.
+        """Returns counts since the pool was made, and what it goes on from, in all and by reward.
 
         `reward/calls`, `reward/completions`, `reward/seconds` (of work, which overlaps),
         `reward/busy_seconds` (of wall time in which something was scored),
@@ -280,11 +280,11 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         return self._tally.metrics(self._workers.started)
 
     def go_on_from(self, before: Mapping[str, float]) -> None:
-        """Count on from the `metrics` of an earlier pool, as a resumed run does."""
+        """Counts on from the `metrics` of an earlier pool, as a resumed run does."""
         self._tally.go_on_from(before)
 
     def close(self) -> None:
-        """End all processes; a `score` under way raises a RuntimeError."""
+        """Ends all processes; a `score` under way raises a RuntimeError."""
         self._end()
 
     def _judge(self, calls: Sequence[RewardCall]) -> list[list[RewardVerdict]]:
@@ -303,7 +303,7 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         return list(verdicts.values())
 
     def _replies(self, calls: Sequence[RewardCall]) -> list[tuple[RewardCall, Reply]]:
-        """Make calls, and make those once more in another process that may not be to blame."""
+        """Makes calls, and makes those once more in another process that may not be to blame."""
         replied = self._call_all(calls)
         again = [i for i, (call, reply) in enumerate(replied) if call.blameless(reply)]
         repeated = self._call_all([replace(calls[i], alone=True) for i in again])
@@ -329,7 +329,7 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         return list(zip(calls, replies, strict=True))
 
     def _call(self, call: RewardCall, worker: WorkerProcess | None = None) -> Reply:
-        """Make a call in a process, or in the caller's thread where there is none, and count it."""
+        """Calls in a process, or in the caller's thread where there is none, and counts it."""
         if call.repeats is not None and call.repeats.exhausted:
             return Reply(kind=call.repeats.kind, message=UNASKED)
         if worker is None:
@@ -354,7 +354,7 @@ class RewardPool(contextlib.AbstractContextManager["RewardPool"]):
         return reply
 
     def _verdicts(self, call: RewardCall, reply: Reply) -> list[RewardVerdict]:
-        """Return a verdict on each completion of a call."""
+        """Returns a verdict on each completion of a call."""
         name = call.reward.name
         indices = range(call.first, call.first + call.count)
         if reply.kind is not None:

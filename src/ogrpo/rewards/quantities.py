@@ -113,7 +113,7 @@ class Quantity(NamedTuple):
 
 
 def quantity(text: str, *, bare: bool = False) -> Quantity | None:
-    r"""Return a number with a unit that is known, or one such unit per another, or None.
+    r"""Returns a number with a unit that is known, or one such unit per another, or None.
 
     A unit of one letter is one only within `\text{...}`, unless `bare`: `5m` may be five times m.
 
@@ -153,7 +153,7 @@ def quantity(text: str, *, bare: bool = False) -> Quantity | None:
 
 
 def _sum_of_parts(pieces: list[tuple[str, str]]) -> Quantity | None:
-    """Return 3 hours 20 minutes in hours; None of several kinds, or not from the largest on."""
+    """Returns 3 hours 20 minutes in hours; None of several kinds, or not from the largest on."""
     keys = [name if len(name) == 1 else name.lower() for _, name in pieces]
     units = [UNITS[key] for key in keys if key in UNITS and UNITS[key].kind in _IN_PARTS]
     sizes = [unit.size for unit in units]
@@ -165,7 +165,7 @@ def _sum_of_parts(pieces: list[tuple[str, str]]) -> Quantity | None:
 
 
 def _ratio(ours: Quantity, theirs: Quantity) -> Fraction | None:
-    """Return our unit over theirs, None of different kinds; what both are per counts, too."""
+    """Returns our unit over theirs, None of different kinds; what both are per counts, too."""
     pairs = [(ours.unit, theirs.unit)]
     if ours.per is not None and theirs.per is not None:
         pairs.append((theirs.per, ours.per))
@@ -175,7 +175,7 @@ def _ratio(ours: Quantity, theirs: Quantity) -> Fraction | None:
 
 
 def surely_wrong(answer: str, gold: str) -> bool:
-    r"""Return whether math-verify would pass over what makes an answer another one than the gold.
+    r"""Returns whether math-verify would pass over what makes an answer another one than the gold.
 
     An answer that is an equation of more than `MOST_SIDES` sides is wrong, too, where the gold
     answer is none.
@@ -214,7 +214,7 @@ def surely_wrong(answer: str, gold: str) -> bool:
 
 
 def in_order(text: str) -> str:
-    r"""Return the values of x, y and z, or of a to d, as a tuple in the order of these names.
+    r"""Returns the values of x, y and z, or of a to d, as a tuple in the order of these names.
 
     >>> in_order("y=3, x=2"), in_order(r"x=1\text{ or }x=2")
     ('(2, 3)', 'x=1\\text{ or }x=2')
@@ -231,7 +231,7 @@ def _named_values(text: str) -> dict[str, str]:
 
 
 def without_thousands(text: str, gold: str) -> str:
-    """Return a text without the commas between thousands, where the gold has no other ones.
+    """Returns a text without the commas between thousands, where the gold has no other ones.
 
     >>> without_thousands("x = 1,200", "1200"), without_thousands("(1,200)", "(1,200)")
     ('x = 1200', '(1,200)')
@@ -241,7 +241,7 @@ def without_thousands(text: str, gold: str) -> str:
 
 
 def parts(answer: str, gold: str) -> list[str]:
-    r"""Return what has to equal the gold's number, each part; the answer alone as a rule.
+    r"""Returns what has to equal the gold's number, each part; the answer alone as a rule.
 
     A unit of the answer is put aside, or converted, where the gold answer has one or is a number.
 
@@ -275,7 +275,7 @@ def parts(answer: str, gold: str) -> list[str]:
 
 
 def is_number(side: str) -> bool:
-    """Return whether a text has digits, and no letters but those of commands."""
+    """Returns whether a text has digits, and no letters but those of commands."""
     bare = _COMMAND.sub("", side)
     return any(c.isdigit() for c in bare) and not any(c.isalpha() for c in bare)
 

@@ -52,11 +52,11 @@ class Reward:
     """A reward function under a name, with its weight in the sum.
 
     Args:
-        name: of the reward in the metrics; no other reward of the task has it.
-        function: has TRL's signature; `async def` is awaited. With an attribute `bounded = True` it
-            says that it bounds its own time and memory, and is called in the caller's thread.
-        weight: of the reward in the sum. One of weight 0 is recorded and no more: its failure fails
-            no completion.
+      name: of the reward in the metrics; no other reward of the task has it.
+      function: has TRL's signature; `async def` is awaited. With an attribute `bounded = True` it
+        says that it bounds its own time and memory, and is called in the caller's thread.
+      weight: of the reward in the sum. One of weight 0 is recorded and no more: its failure fails
+        no completion.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Reward:
         """The keyword arguments that the function accepts.
 
         Raises:
-            ValueError: the function has an argument that can be passed by position only.
+          ValueError: the function has an argument that can be passed by position only.
         """
         try:
             parameters = inspect.signature(self.function).parameters.values()
@@ -120,7 +120,7 @@ class Reward:
         )
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Raise a ValueError if the function needs an argument that no column of a task is."""
+        """Raises a ValueError if the function needs an argument that no column of a task is."""
         for name in self.parameters.required:
             if name not in (*ARGUMENTS, *columns):
                 there = f"there are {', '.join(columns)}" if columns else "there is none"
@@ -138,11 +138,11 @@ class Reward:
 def as_rewards(
     rewards: Sequence[Reward | RewardFn], weights: Sequence[float] | None = None
 ) -> tuple[Reward, ...]:
-    """Return functions as rewards: named like the functions, weighted by `weights` or by 1.
+    """Returns functions as rewards: named like the functions, weighted by `weights` or by 1.
 
     Raises:
-        ValueError: there is none; something is no function; two have one name; a function has no
-            name; or the weights are not one for each, or a reward has one already.
+      ValueError: there is none; something is no function; two have one name; a function has no
+        name; or the weights are not one for each, or a reward has one already.
     """
     if callable(rewards) or isinstance(rewards, (str, Reward)):
         raise ValueError(f"rewards is {rewards!r}; give a list, such as rewards=[reward].")
@@ -181,7 +181,7 @@ def _named(function: RewardFn) -> Reward:
 
 
 def place_of(function: RewardFn) -> str:
-    """Return `file:line` of a function, or of a callable object's method.
+    """Returns `file:line` of a function, or of a callable object's method.
 
     >>> place_of(len)
     'builtins.len'
@@ -201,13 +201,13 @@ def _innermost(function: Any) -> Any:
 
 
 def load_reward(spec: str) -> Reward | RewardFn:
-    """Return the function, or the `Reward`, that `FILE.py:NAME` or `PACKAGE.MODULE:NAME` names.
+    """Returns the function, or the `Reward`, that `FILE.py:NAME` or `PACKAGE.MODULE:NAME` names.
 
     A file's own folder is searched for the modules that the file imports. A module is searched for
     in the current folder too.
 
     Raises:
-        ValueError: there is no such file, module or name; or the import failed, and where.
+      ValueError: there is no such file, module or name; or the import failed, and where.
     """
     source, colon, name = spec.rpartition(":")
     if not colon or not source or not name:
@@ -225,7 +225,7 @@ def load_reward(spec: str) -> Reward | RewardFn:
 
 
 def files_of_rewards() -> dict[str, str]:
-    """Return the files that `load_reward` has loaded, by the names of their modules."""
+    """Returns the files that `load_reward` has loaded, by the names of their modules."""
     modules = list(sys.modules.items())
     return {name: str(m.__file__) for name, m in modules if name.startswith(_FILE_PREFIX)}
 
@@ -258,7 +258,7 @@ def _import_module(source: str) -> ModuleType:
 
 
 def _guarded(load: Callable[[], ModuleType], source: str) -> ModuleType:
-    """Import by `load`; raise a ValueError that names file and line of what goes wrong."""
+    """Imports by `load`; raises a ValueError that names file and line of what goes wrong."""
     try:
         return load()
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported

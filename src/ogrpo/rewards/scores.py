@@ -25,11 +25,11 @@ class ScoreRequest:
     """`n` completions to score, of one prompt or of several.
 
     Args:
-        prompts: `n` texts, or `n` lists of chat messages.
-        completions: `n` texts, or `n` lists of one message of the assistant, as the prompts are.
-        completion_ids: `n` sequences of token ids.
-        finish_reasons: `n` words: "stop", "length", "abort".
-        columns: the task's other columns, each with `n` values.
+      prompts: `n` texts, or `n` lists of chat messages.
+      completions: `n` texts, or `n` lists of one message of the assistant, as the prompts are.
+      completion_ids: `n` sequences of token ids.
+      finish_reasons: `n` words: "stop", "length", "abort".
+      columns: the task's other columns, each with `n` values.
     """
 
     prompts: Sequence[Any]
@@ -58,7 +58,7 @@ class ScoreRequest:
         finish_reasons: Sequence[str],
         columns: Mapping[str, Any],
     ) -> "ScoreRequest":
-        """Return the request of a prompt's completions; a chat's are messages, as in TRL.
+        """Returns the request of a prompt's completions; a chat's are messages, as in TRL.
 
         >>> request = ScoreRequest.of_group(
         ...     [{"role": "user", "content": "2 + 2?"}],
@@ -82,10 +82,10 @@ class ScoreRequest:
         return len(self.completions)
 
     def arguments(self, reward: Reward) -> dict[str, list[Any]]:
-        """Return the keyword arguments that a reward is called with.
+        """Returns the keyword arguments that a reward is called with.
 
         Raises:
-            ValueError: the function takes an argument that no column is.
+          ValueError: the function takes an argument that no column is.
         """
         reward.check_columns(self.columns)
         names, _, everything = reward.parameters
@@ -141,7 +141,7 @@ class Scores(NamedTuple):
 
 
 def weighted_sum(rewards: Sequence[Reward], verdicts: Sequence[Sequence[RewardVerdict]]) -> Scores:
-    """Return the weighted sum over the rewards of their verdicts on each completion.
+    """Returns the weighted sum over the rewards of their verdicts on each completion.
 
     A completion fails, and does not get 0, if a reward that counts failed, if none judged it, or if
     the sum is too large for float32.

@@ -70,7 +70,7 @@ _BLANKS = re.compile(r"-?[1-9][0-9]{0,2}(?:(?:\\[ ,]|[~\s])[0-9]{3})+(?:\.[0-9]+
 
 
 def ascii_minus(text: str) -> str:
-    """Write hyphens, the figure and en dash and the minus sign as "-", full-width forms as ASCII.
+    """Writes hyphens, the figure and en dash and the minus sign as "-", full-width forms as ASCII.
 
     >>> ascii_minus("\N{MINUS SIGN}7, \N{EN DASH}\N{FULLWIDTH DIGIT SEVEN}")
     '-7, -7'
@@ -79,7 +79,7 @@ def ascii_minus(text: str) -> str:
 
 
 def plain_writing(text: str) -> str:
-    r"""Write as LaTeX what math-verify does not read.
+    r"""Writes as LaTeX what math-verify does not read.
 
     These are exponents, roots, fractions and signs in Unicode, powers of ten, decimal commas,
     blanks or points between thousands, mixed numbers, repeating decimals, ratios of three numbers,
@@ -126,7 +126,7 @@ def _repeating(match: re.Match[str]) -> str:
 
 
 def without_wrappers(text: str) -> str:
-    r"""Return a text with the words in `\text{...}`, `\mbox{...}` and their like as plain words.
+    r"""Returns a text with the words in `\text{...}`, `\mbox{...}` and their like as plain words.
 
     >>> without_wrappers(r"12\text{ cm}")
     '12  cm'
@@ -135,7 +135,7 @@ def without_wrappers(text: str) -> str:
 
 
 def undelimited(text: str) -> str:
-    r"""Return what is in the `$...$`, `$$...$$`, `\(...\)` or `\[...\]` that the whole text is.
+    r"""Returns what is in the `$...$`, `$$...$$`, `\(...\)` or `\[...\]` that the whole text is.
 
     >>> undelimited("$12:00$"), undelimited(r"\(x\)"), undelimited("$1$ or $2$"), undelimited("$5")
     ('12:00', 'x', '$1$ or $2$', '$5')
@@ -145,7 +145,7 @@ def undelimited(text: str) -> str:
 
 
 def upright_constants(text: str) -> str:
-    r"""Write the constants e and i as letters, which is how math-verify understands them.
+    r"""Writes the constants e and i as letters, which is how math-verify understands them.
 
     >>> upright_constants(r"\mathrm{e}^{2\pi\mathrm{i}}")
     'e^{2\\pi i}'
@@ -154,7 +154,7 @@ def upright_constants(text: str) -> str:
 
 
 def unboxed(text: str) -> str:
-    r"""Return what is in the `\boxed{...}` that the whole text is, without a full stop at its end.
+    r"""Returns what is in the `\boxed{...}` that the whole text is, without a full stop at its end.
 
     A text that is no box is returned as it is, but stripped.
 
@@ -168,7 +168,7 @@ def unboxed(text: str) -> str:
 
 
 def is_text(gold: str) -> bool:
-    r"""Tell whether a gold answer is to be compared as a text, and not as mathematics.
+    r"""Tells whether a gold answer is to be compared as a text, and not as mathematics.
 
     So are a wrapped text that does not begin with a number, words (one of three letters, or "no"),
     a choice in parentheses, a time of day and a number with its base.
@@ -189,7 +189,7 @@ def is_text(gold: str) -> bool:
 
 
 def without_percent(text: str) -> str:
-    r"""Return a text without the percent sign at its end.
+    r"""Returns a text without the percent sign at its end.
 
     >>> without_percent(r"12.5\%"), without_percent("12.5 %"), without_percent("12.5")
     ('12.5', '12.5', '12.5')
@@ -198,7 +198,7 @@ def without_percent(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    r"""Return what is in the `\text{...}` (or `\mbox`, `\mathrm`, ...) that the whole text is.
+    r"""Returns what is in the `\text{...}` (or `\mbox`, `\mathrm`, ...) that the whole text is.
 
     >>> unwrapped(r"\text{12 cm}"), unwrapped(r"12\text{ cm}")
     ('12 cm', '12\\text{ cm}')
@@ -208,7 +208,7 @@ def unwrapped(text: str) -> str:
 
 
 def is_choice(gold: str) -> bool:
-    """Return whether a gold answer is one letter that may be a choice, and not a variable's case.
+    """Returns whether a gold answer is one letter that may be a choice, and not a variable's case.
 
     >>> [is_choice(gold) for gold in ("B", "b", "x", "AB")]
     [True, True, False, False]
@@ -217,7 +217,7 @@ def is_choice(gold: str) -> bool:
 
 
 def same_text(answer: str, gold: str) -> bool:
-    r"""Compare two texts but for case, spaces, LaTeX's wrappers and the punctuation around.
+    r"""Compares two texts but for case, spaces, LaTeX's wrappers and the punctuation around.
 
     What an answer says beside the letter of a choice does not count, unless it is another letter.
 

@@ -17,14 +17,14 @@ class Workers:
     """Processes that have the same functions; they start when they are needed.
 
     Args:
-        functions: what `cloudpickle.dumps` made of each function, by name.
-        memory_gib: GiB of address space of each process.
-        start_seconds: the bound on a process's start, with the imports of its functions.
-        processes: calls that are under way at once, each alone in a process, which the next call
-            finds ready.
-        concurrency: calls that are under way at once in the process that is shared.
-        files: paths of the functions' modules that cannot be imported by name, by that name; None:
-            of the rewards that `load_reward` has loaded from files.
+      functions: what `cloudpickle.dumps` made of each function, by name.
+      memory_gib: GiB of address space of each process.
+      start_seconds: the bound on a process's start, with the imports of its functions.
+      processes: calls that are under way at once, each alone in a process, which the next call
+        finds ready.
+      concurrency: calls that are under way at once in the process that is shared.
+      files: paths of the functions' modules that cannot be imported by name, by that name; None:
+        of the rewards that `load_reward` has loaded from files.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Workers:
         self._together = ThreadPoolExecutor(concurrency, "reward-awaited")
 
     def start(self) -> WorkerProcess:
-        """Return a process that is ready; raise as `WorkerProcess.load` does.
+        """Returns a process that is ready; raises as `WorkerProcess.load` does.
 
         One that is killed from outside meanwhile, by a machine short of memory or by hand, is
         started again, `STARTS` times in all.
@@ -72,17 +72,17 @@ class Workers:
                     raise
 
     def warm(self, *, shared: bool) -> None:
-        """Start a process, and learn whether the functions can be loaded."""
+        """Starts a process, and learns whether the functions can be loaded."""
         worker = self._take(shared)
         if not shared:
             self._idle.append(worker)
 
     def submit(self, work: Work, *, shared: bool = False) -> Future[Reply]:
-        """Call `work` with a process, as soon as fewer calls than allowed are under way."""
+        """Calls `work` with a process, as soon as fewer calls than allowed are under way."""
         return (self._together if shared else self._alone).submit(self._run, work, shared)
 
     def close(self, *, finish: bool = False) -> None:
-        """End all processes; calls under way in them are answered at once, or finish first."""
+        """Ends all processes; calls under way in them are answered at once, or finish first."""
         executors = (self._alone, self._together)
         for executor in executors if finish else ():
             executor.shutdown(cancel_futures=True)

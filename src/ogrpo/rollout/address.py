@@ -18,7 +18,7 @@ def check_url(url: str, option: str) -> None:
     """Refuses what is no server's address, and what would put a secret into files and messages.
 
     Raises:
-        ValueError: with the option's name, and without the secret.
+      ValueError: with the option's name, and without the secret.
     """
 
     def whole(url: str) -> bool:
@@ -63,7 +63,7 @@ def check_offer(listen: str, advertise: str | None, prefix: str, urls: Sequence[
     """Refuses an interface and a name for it by which no server could pull weights.
 
     Raises:
-        ValueError: with the option's name and a remedy.
+      ValueError: with the option's name and a remedy.
     """
 
     def every(host: str) -> bool:
@@ -92,7 +92,7 @@ def check_loopback(advertised: str, urls: Sequence[str], option: str) -> None:
     """Refuses to offer weights on the loopback interface to servers on other machines.
 
     Raises:
-        ValueError: with the first such server, and the address by which it may reach this machine.
+      ValueError: with the first such server, and the address by which it may reach this machine.
     """
     address = _address(advertised)
     if not (address.is_loopback if address else advertised == "localhost"):

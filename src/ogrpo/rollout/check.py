@@ -64,10 +64,10 @@ class Requirements:
     """The properties that completions are checked for.
 
     Attributes:
-        sampling: how completions were to be drawn.
-        vocab_size: token ids are below it; None where it is not known.
-        eos_id: the token that ends a completion; None where others may, too.
-        versions: those that were published; None where any will do.
+      sampling: how completions were to be drawn.
+      vocab_size: token ids are below it; None where it is not known.
+      eos_id: the token that ends a completion; None where others may, too.
+      versions: those that were published; None where any will do.
     """
 
     sampling: Sampling

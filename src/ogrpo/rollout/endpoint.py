@@ -91,14 +91,14 @@ class ServedModel:
     """The functions of a served model.
 
     Attributes:
-        engine: samples from what was published last; ends completions at `eos_id`.
-        params_fn: what gives a tensor by its Hugging Face name -> parameters to publish.
-        score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
-        shapes: name -> shape of the tensors that a push must bring.
-        dtype: the served one.
-        vocab_size: V.
-        eos_id: the end token.
-        max_model_len: longest prompt plus completion.
+      engine: samples from what was published last; ends completions at `eos_id`.
+      params_fn: what gives a tensor by its Hugging Face name -> parameters to publish.
+      score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each.
+      shapes: name -> shape of the tensors that a push must bring.
+      dtype: the served one.
+      vocab_size: V.
+      eos_id: the end token.
+      max_model_len: longest prompt plus completion.
     """
 
     engine: Engine
@@ -361,13 +361,13 @@ class Endpoint(HttpServer):
     """Serves a service over HTTP, by `serve_forever` until `close`.
 
     Args:
-        service: what answers.
-        host: interface; pushes are remote control, so keep to the loopback or a private network.
-        port: 0 takes a free one.
-        native: whether to offer `/inference/v1/generate`.
+      service: what answers.
+      host: interface; pushes are remote control, so keep to the loopback or a private network.
+      port: 0 takes a free one.
+      native: whether to offer `/inference/v1/generate`.
 
     Raises:
-        ValueError: the port is taken or there is none such, or the interface is not this machine's.
+      ValueError: the port is taken or there is none such, or the interface is not this machine's.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         """Returns the request's body.
 
         Raises:
-            BadRequest: its length is not said in one way, is too large, or less came in time.
+          BadRequest: its length is not said in one way, is too large, or less came in time.
         """
         lengths = self.headers.get_all("Content-Length", [])
         closes = self.close_connection  # as the request says

@@ -44,7 +44,7 @@ def describe(tensors: Tensors) -> dict[str, dict[str, Any]]:
     """Returns dtype and shape of each tensor by name, sorted.
 
     Raises:
-        ValueError: a dtype cannot be written.
+      ValueError: a dtype cannot be written.
     """
     for name, array in tensors.items():
         if array.dtype not in NAMES:
@@ -105,8 +105,8 @@ class Store:
     """Writes releases into a folder.
 
     Args:
-        folder: created if need be; a server that loads from it must see the same path.
-        keep: releases that stay on the disk; at least 2, as a server may still be reading the last.
+      folder: created if need be; a server that loads from it must see the same path.
+      keep: releases that stay on the disk; at least 2, as a server may still be reading the last.
     """
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
@@ -121,8 +121,8 @@ class Store:
         """Makes a release.
 
         Raises:
-            NotFinite: an element is not finite.
-            ValueError: a dtype cannot be written.
+          NotFinite: an element is not finite.
+          ValueError: a dtype cannot be written.
         """
         start = time.perf_counter()
         entries = describe(tensors)
@@ -187,12 +187,12 @@ class WeightShare:
     It is read-only, behind a token, and nothing but the two files of a release can be had from it.
 
     Args:
-        folder: the store's.
-        host: the interface to listen on, which servers on other machines must reach.
-        advertised: the host name in the URL that servers get; `host` by default.
+      folder: the store's.
+      host: the interface to listen on, which servers on other machines must reach.
+      advertised: the host name in the URL that servers get; `host` by default.
 
     Raises:
-        ValueError: this machine has no such interface.
+      ValueError: this machine has no such interface.
     """
 
     def __init__(

@@ -38,11 +38,11 @@ def connect_policy(
     """Returns an engine that samples the decoder's policy from vLLM servers.
 
     Args:
-        options: the servers, and how they are asked.
-        config: the decoder's shape; the servers were started from a folder of the same.
-        eos_id: the token that ends a completion.
-        max_length: longest prompt plus completion.
-        in_flight: what a push does to requests in flight.
+      options: the servers, and how they are asked.
+      config: the decoder's shape; the servers were started from a folder of the same.
+      eos_id: the token that ends a completion.
+      max_length: longest prompt plus completion.
+      in_flight: what a push does to requests in flight.
     """
     return VllmEngine(
         options,
@@ -141,11 +141,11 @@ def embedded_model(
     """Returns a model folder as what `ogrpo.rollout.endpoint` serves, and its parameters.
 
     Args:
-        folder: config.json and safetensors.
-        eos_id: the token that ends a completion.
-        batch_size: prompts that are computed at once.
-        max_length: longest prompt plus completion, no more than the model's positions, which it is
-            by default.
+      folder: config.json and safetensors.
+      eos_id: the token that ends a completion.
+      batch_size: prompts that are computed at once.
+      max_length: longest prompt plus completion, no more than the model's positions, which it is
+        by default.
     """
     config, params = load_pretrained(folder, dtype)
     model = ServedModel(

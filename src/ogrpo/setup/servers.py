@@ -36,10 +36,10 @@ def connect(
     """Returns the engine over `rollout.url`; saves a model that has no folder to be served from.
 
     Raises:
-        RolloutError: a server does not answer within `rollout.wait` seconds, or waiting for it does
-            not help.
-        Refused: one would give wrong log-probs.
-        ValueError: a server cannot reach what it is to pull weights from.
+      RolloutError: a server does not answer within `rollout.wait` seconds, or waiting for it does
+        not help.
+      Refused: one would give wrong log-probs.
+      ValueError: a server cannot reach what it is to pull weights from.
     """
     folder = config.model.path or run.initial
     if config.model.path is None:
@@ -80,7 +80,7 @@ def wait(config: TrainConfig, folder: Path, deadline: float, console: Console) -
     """Returns when all servers answer; shows what is wrong, and how to start one, until they do.
 
     Raises:
-        RolloutError: one does not answer in time, or waiting for it does not help.
+      RolloutError: one does not answer in time, or waiting for it does not help.
     """
     urls = config.rollout.roots
     shown_reasons: dict[str, str] = {}

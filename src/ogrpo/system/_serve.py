@@ -36,7 +36,7 @@ RawReply = dict[str, Any]
 
 
 def import_file(name: str, path: str) -> ModuleType:
-    """Import a file as module `name`; modules beside the file come first while it is imported."""
+    """Imports a file as module `name`; modules beside the file come first while it is imported."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file.")
@@ -57,7 +57,7 @@ def import_file(name: str, path: str) -> ModuleType:
 
 
 def compute(function: Function, arguments: Mapping[str, Any], count: int | None) -> RawReply:
-    """Call a plain function and return what came of it, as `describe` does."""
+    """Calls a plain function and returns what came of it, as `describe` does."""
     returned = function(**arguments)
     if hasattr(returned, "__await__"):
         with asyncio.Runner() as runner:
@@ -66,7 +66,7 @@ def compute(function: Function, arguments: Mapping[str, Any], count: int | None)
 
 
 def describe(returned: Any, count: int | None) -> RawReply:
-    """Return `{"result": ...}`; with a count, the result is a list of so many numbers.
+    """Returns `{"result": ...}`; with a count, the result is a list of so many numbers.
 
     In place of a value that is not a finite float32 stands its kind and a message.
     """
@@ -82,7 +82,7 @@ def describe(returned: Any, count: int | None) -> RawReply:
 
 
 def refusal(error: BaseException) -> RawReply:
-    """Return the kind of an error, and its message with the traceback's last lines."""
+    """Returns the kind of an error, and its message with the traceback's last lines."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -126,7 +126,7 @@ class RewardService:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
-        """Load the functions, then answer for ever."""
+        """Loads the functions, then answers for ever."""
         broken = self._load(pickle.loads(self._receive() or _end()))
         if broken is not None:
             return self._send({"id": None, **broken})
@@ -206,12 +206,12 @@ class RewardService:
 
 
 def _end() -> Any:
-    """End this process and the processes that functions started: nobody is left to read."""
+    """Ends this process and the processes that functions started: nobody is left to read."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def die_with(life: int) -> None:
-    """Let the kernel kill the whole process group when the pipe's other end closes.
+    """Lets the kernel kill the whole process group when the pipe's other end closes.
 
     The kernel's signal needs no thread: it works while a call in C holds the interpreter's lock.
     (PR_SET_PDEATHSIG would fire when the thread ends that started this process.) Elsewhere than on
@@ -229,7 +229,7 @@ def die_with(life: int) -> None:
 
 
 def main(memory: int, life: int) -> None:
-    """Serve with at most `memory` bytes of address space (enforced on Linux)."""
+    """Serves with at most `memory` bytes of address space (enforced on Linux)."""
     die_with(life)
     os.set_inheritable(life, False)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Reply":
-        """Return the reply that a process describes."""
+        """Returns the reply that a process describes."""
         return cls(**{name: value for name, value in fields.items() if name in cls._fields})
 
 
@@ -64,10 +64,10 @@ class WorkerProcess:
     functions take turns in the process, coroutines run side by side.
 
     Args:
-        functions: what `cloudpickle.dumps` made of each function, by name.
-        memory_gib: GiB of address space that the process may have (on Linux; each process that a
-            function starts has as much for itself).
-        files: modules that functions are of and no import finds, by name.
+      functions: what `cloudpickle.dumps` made of each function, by name.
+      memory_gib: GiB of address space that the process may have (on Linux; each process that a
+        function starts has as much for itself).
+      files: modules that functions are of and no import finds, by name.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class WorkerProcess:
         return self._mail.ended is None
 
     def load(self, seconds: float) -> None:
-        """Wait until the functions are loaded.
+        """Waits until the functions are loaded.
 
         Raises:
-            ValueError: a function cannot be loaded there; it is named, with the error.
-            KilledAtStart: it was killed from outside.
-            RuntimeError: the process ended otherwise, or took more than `seconds`.
+          ValueError: a function cannot be loaded there; it is named, with the error.
+          KilledAtStart: it was killed from outside.
+          RuntimeError: the process ended otherwise, or took more than `seconds`.
         """
         future = self._mail.expect(None)
         try:
@@ -130,19 +130,19 @@ class WorkerProcess:
         count: int | None = None,
         asynchronous: bool = False,
     ) -> Reply:
-        """Call a function, and kill the process if it takes more than `seconds` of wall time.
+        """Calls a function, and kills the process if it takes more than `seconds` of wall time.
 
         Args:
-            name: of the function.
-            arguments: are handed to it by keyword.
-            seconds: of wall time that it may run, sending it apart.
-            count: asks for a list of so many finite float32 numbers: what is something else is
-                replaced by its kind and a message. Without it the result is whatever JSON can say.
-            asynchronous: the function is a coroutine. It is cancelled when its time is over, and
-                the process is killed only if that does not help.
+          name: of the function.
+          arguments: are handed to it by keyword.
+          seconds: of wall time that it may run, sending it apart.
+          count: asks for a list of so many finite float32 numbers: what is something else is
+            replaced by its kind and a message. Without it the result is whatever JSON can say.
+          asynchronous: the function is a coroutine. It is cancelled when its time is over, and
+            the process is killed only if that does not help.
 
         Raises:
-            ValueError: an argument cannot be pickled; it is named.
+          ValueError: an argument cannot be pickled; it is named.
         """
         number = next(self._numbers)
         request = {"id": number, "name": name, "seconds": seconds, "count": count}
@@ -161,7 +161,7 @@ class WorkerProcess:
         return Reply.of({"seconds": time.monotonic() - begun, **reply})
 
     def kill(self, reason: str = "it was closed") -> None:
-        """End the process, what it started, and the calls under way in it."""
+        """Ends the process, what it started, and the calls under way in it."""
         self._mail.end(reason)
         self._child.end()
 
@@ -213,7 +213,7 @@ class Child:
         os.set_blocking(self._requests.fileno(), False)
 
     def send(self, body: bytes, seconds: float) -> None:
-        """Write a request; raise TimeoutError if it is not taken within the time."""
+        """Writes a request; raises TimeoutError if it is not taken within the time."""
         deadline = time.monotonic() + seconds
         if not self._sending.acquire(timeout=seconds):
             raise TimeoutError
@@ -237,7 +237,7 @@ class Child:
                 data = data[os.write(pipe.fileno(), data) :]
 
     def receive(self) -> bytes:
-        """Return the next reply, or nothing when there are no more."""
+        """Returns the next reply, or nothing when there are no more."""
         header = self._read(LENGTH.size)
         return self._read(*LENGTH.unpack(header)) if header else b""
 
@@ -248,7 +248,7 @@ class Child:
         return bytes(data) if len(data) == size else b""
 
     def stopped(self) -> bool:
-        """Tell whether somebody stopped the process (SIGSTOP; on Linux, elsewhere not known)."""
+        """Tells whether somebody stopped the process (SIGSTOP; on Linux, elsewhere not known)."""
         try:
             with open(f"/proc/{self._process.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in ("T", "t")
@@ -256,7 +256,7 @@ class Child:
             return False
 
     def end(self) -> int:
-        """Kill the group, collect the process and close the pipes; return its exit code."""
+        """Kills the group, collects the process and closes the pipes; returns its exit code."""
         if os.getpid() != self._owner:  # a fork of the caller
             return 0
         with self._ending:
@@ -283,7 +283,7 @@ class _Mail:
         self._futures: dict[int | None, Future[dict[str, Any]]] = {}
 
     def expect(self, number: int | None) -> Future[dict[str, Any]]:
-        """Return the future of a reply."""
+        """Returns the future of a reply."""
         with self._lock:
             future = self._futures.setdefault(number, Future())
             if self.ended is not None and not future.done():
@@ -291,14 +291,14 @@ class _Mail:
         return future
 
     def deliver(self, reply: dict[str, Any]) -> None:
-        """Hand over a reply."""
+        """Hands over a reply."""
         with self._lock:
             future = self._futures.pop(reply["id"], None)
             if future is not None and not future.done():
                 future.set_result(reply)
 
     def end(self, reason: str, *, outside: bool = False) -> None:
-        """Tell whoever still waits that the process ended, and why: the first reason counts."""
+        """Tells whoever still waits that the process ended, and why: the first reason counts."""
         with self._lock:
             if self.ended is None:
                 self.ended, self._outside = reason, outside

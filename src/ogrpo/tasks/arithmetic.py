@@ -106,7 +106,7 @@ class WordProblem(Problem):
 
 
 def split(train: int, heldout: int, seed: int) -> Split[WordProblem]:
-    """Make `train + heldout` problems with distinct prompts and part them.
+    """Makes `train + heldout` problems with distinct prompts and parts them.
 
     Only prompts are disjoint: the equations behind them are few, so held-out problems tell known
     equations in new words. This measures reading and calculating, not whether
@@ -117,7 +117,7 @@ def split(train: int, heldout: int, seed: int) -> Split[WordProblem]:
 
 
 def generate(n: int, seed: int, *, apart_from: Collection[str] = frozenset()) -> list[WordProblem]:
-    """Make `n` problems with distinct prompts; the same arguments give the same problems.
+    """Makes `n` problems with distinct prompts; the same arguments give the same problems.
 
     None has a prompt of `apart_from`, so that sets with seeds of their own can be kept disjoint.
     There are more than 10^8 prompts.
@@ -156,13 +156,13 @@ TEACHER = Teacher(result_slip=0.15)
 
 
 def demonstrate(problems: Sequence[WordProblem], seed: int, teacher: Teacher) -> list[Problem]:
-    """Answer each problem as the careless teacher would: texts for the warm start."""
+    """Answers each problem as the careless teacher would: texts for the warm start."""
     rng = np.random.default_rng(seed)
     return [Problem(p.question, careless_answer(p, rng, teacher)) for p in problems]
 
 
 def careless_answer(problem: WordProblem, rng: np.random.Generator, teacher: Teacher) -> str:
-    """Work through a problem step by step with the teacher's errors, each carried on from there.
+    """Works through a problem step by step with the teacher's errors, each carried on from there.
 
     A result that is not a whole number from 0 to 99 is rounded down and cut to that range.
     """
@@ -194,7 +194,7 @@ def careless_answer(problem: WordProblem, rng: np.random.Generator, teacher: Tea
 
 
 def vocabulary() -> list[str]:
-    """Return every word a prompt or an answer can hold, in a fixed order: numbers 0-99 first."""
+    """Returns every word a prompt or an answer can hold, in a fixed order: numbers 0-99 first."""
     numbers = [str(number) for number in range(LARGEST + 1)]
     phrases = [phrase.text for operator in OPERATORS for phrase in PHRASES[operator]]
     texts = [*OPENINGS, *QUESTIONS, *phrases]
@@ -204,7 +204,7 @@ def vocabulary() -> list[str]:
 
 @cache
 def _moves(value: int) -> dict[Operator, list[int]]:
-    """Return the operands that each operator may have next."""
+    """Returns the operands that each operator may have next."""
     moves: dict[Operator, list[int]] = {
         operator: [
             n

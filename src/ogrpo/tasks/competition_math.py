@@ -47,7 +47,7 @@ def read_math(
     rewards: Rewards | None = None,
     limit: int | None = None,
 ) -> Task:
-    """Read MATH; `split` says whether the official test or a part of train is held out."""
+    """Reads MATH; `split` says whether the official test or a part of train is held out."""
     one_of("split", split, ("test", "validation"))
     train = [_solved(row, prompt) for row in MATH.read_split(path, "train")]
     heldout = None
@@ -60,7 +60,7 @@ def read_math(
 def read_math_500(
     path: str | Path | None, *, prompt: str = BOXED_PROMPT, rewards: Rewards | None = None
 ) -> Task:
-    """Read MATH-500, which is only evaluated on."""
+    """Reads MATH-500, which is only evaluated on."""
     rows = MATH_500.read_single(path, "test.jsonl", "test*.parquet")
     heldout = [_solved(row, prompt) for row in rows]
     return MATH_500.task([], MathReward(boxed_answer), rewards, heldout=heldout)
@@ -76,7 +76,7 @@ def _solved(row: Row, prompt: str) -> Example:
 
 
 def boxed_content(solution: str, source: str) -> str:
-    r"""Return the content of the last box of a worked solution.
+    r"""Returns the content of the last box of a worked solution.
 
     >>> boxed_content(r"so $x = \boxed{\frac{1}{2}}$.", "1.json")
     '\\frac{1}{2}'
@@ -84,7 +84,7 @@ def boxed_content(solution: str, source: str) -> str:
     '7'
 
     Raises:
-        ValueError: there is no box, it is not closed, or it is empty.
+      ValueError: there is no box, it is not closed, or it is empty.
     """
     boxes = _BOX.split(solution)[1:]
     rest = boxes[-1] if boxes else ""
@@ -98,7 +98,7 @@ def boxed_content(solution: str, source: str) -> str:
 
 
 def _in_braces(text: str) -> str:
-    """Return what stands in the first pair of braces, or nothing if they are not closed."""
+    """Returns what stands in the first pair of braces, or nothing if they are not closed."""
     depth, escaped = 0, False
     for n, character in enumerate(text):
         if escaped or character == "\\":
@@ -113,7 +113,7 @@ def _in_braces(text: str) -> str:
 def read_aime_24(
     path: str | Path | None, *, prompt: str = BOXED_PROMPT, rewards: Rewards | None = None
 ) -> Task:
-    """Read AIME 2024, which is only evaluated on."""
+    """Reads AIME 2024, which is only evaluated on."""
     heldout = []
     for columns, source in AIME_24.read_single(path, "*.parquet", "*.jsonl"):
         row = Row({str(name).lower(): held for name, held in columns.items()}, source)
@@ -137,7 +137,7 @@ def read_deepscaler(
     rewards: Rewards | None = None,
     limit: int | None = None,
 ) -> Task:
-    """Read DeepScaleR-Preview; it has no test split, so a part is cut off.
+    """Reads DeepScaleR-Preview; it has no test split, so a part is cut off.
 
     Its authors evaluate on AIME-24 and MATH-500: `task.evaluated_on(read_task("aime-24", path))`.
     """

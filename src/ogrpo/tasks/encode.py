@@ -23,15 +23,15 @@ def encode_example(
     system: str | None = None,
     chat_variables: Mapping[str, Any] | None = None,
 ) -> IntArray:
-    """Render an example's prompt, text or messages, and return its int32 token ids.
+    """Renders an example's prompt, text or messages, and returns its int32 token ids.
 
     Args:
-        tokenizer: brings the chat template, its own system prompt and template options.
-        system: an opening system turn in place of the tokenizer's.
-        chat_variables: of the chat template (`enable_thinking=False`).
+      tokenizer: brings the chat template, its own system prompt and template options.
+      system: an opening system turn in place of the tokenizer's.
+      chat_variables: of the chat template (`enable_thinking=False`).
 
     Raises:
-        ValueError: as of `TextTokenizer.render_prompt`; the message names the example's line.
+      ValueError: as of `TextTokenizer.render_prompt`; the message names the example's line.
     """
     try:
         return tokenizer.encode_prompt(example.prompt, system=system, chat_variables=chat_variables)

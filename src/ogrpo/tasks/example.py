@@ -37,10 +37,10 @@ class Example:
 def find_columns(
     rows: Sequence[Row], prompt: str | None, solution: str | None
 ) -> tuple[str, str | None]:
-    """Return the columns of prompts and solutions; what is None is looked up in the rows.
+    """Returns the columns of prompts and solutions; what is None is looked up in the rows.
 
     Raises:
-        ValueError: no column, or more than one, has a prompt's name; or a named one is not there.
+      ValueError: no column, or more than one, has a prompt's name; or a named one is not there.
     """
     row = rows[0]
     if prompt is None:
@@ -60,11 +60,11 @@ def find_columns(
 
 
 def value(row: Row, name: str) -> Any:
-    """Return the value of a row in a column.
+    """Returns the value of a row in a column.
 
     Raises:
-        ValueError: the row has no such column; the message names those that it has, and the one
-            whose name is nearest.
+      ValueError: the row has no such column; the message names those that it has, and the one
+        whose name is nearest.
     """
     if name in row.columns:
         return row.columns[name]
@@ -75,11 +75,11 @@ def value(row: Row, name: str) -> Any:
 def to_examples(
     rows: Sequence[Row], prompt_column: str, solution_column: str | None
 ) -> list[Example]:
-    """Make examples of rows; a column that only some rows have is None in the others.
+    """Makes examples of rows; a column that only some rows have is None in the others.
 
     Raises:
-        ValueError: a row lacks the prompt column, its prompt is none, its solution is no text, or
-            a column has the name of another argument of rewards.
+      ValueError: a row lacks the prompt column, its prompt is none, its solution is no text, or
+        a column has the name of another argument of rewards.
     """
     names = dict.fromkeys(name for row in rows for name in row.columns)
     names.pop(prompt_column, None)
@@ -104,10 +104,10 @@ def to_examples(
 
 
 def check_columns(examples: Sequence[Example], rewards: Iterable[Reward]) -> None:
-    """Check that each example has the columns that the rewards' functions need.
+    """Checks that each example has the columns that the rewards' functions need.
 
     Raises:
-        ValueError: a column is missing, or None; the message names the reward and the line.
+      ValueError: a column is missing, or None; the message names the reward and the line.
     """
     for reward in rewards:
         for name in reward.parameters.required:
@@ -122,10 +122,10 @@ def check_columns(examples: Sequence[Example], rewards: Iterable[Reward]) -> Non
 
 
 def check_golds(examples: Sequence[Example], rewards: Iterable[Reward]) -> None:
-    """Let the rewards that can check gold answers beforehand (`check_golds`) check the examples'.
+    """Lets the rewards that can check gold answers beforehand (`check_golds`) check the examples'.
 
     Raises:
-        ValueError: an answer can never be judged; the message names its line.
+      ValueError: an answer can never be judged; the message names its line.
     """
     for reward in rewards:
         check = getattr(reward.function, "check_golds", None)
@@ -134,13 +134,13 @@ def check_golds(examples: Sequence[Example], rewards: Iterable[Reward]) -> None:
 
 
 def to_prompt(prompt: Any, name: str, source: str) -> Prompt:
-    """Check the value of a prompt column: a text, or a list of messages with role and content.
+    """Checks the value of a prompt column: a text, or a list of messages with role and content.
 
     Keys of a message that hold None are left out, as Parquet fills them in.
 
     Raises:
-        ValueError: the value is something else, is empty, holds half a surrogate pair, or the last
-            message is neither the user's nor a tool's; the message names `source` and `name`.
+      ValueError: the value is something else, is empty, holds half a surrogate pair, or the last
+        message is neither the user's nor a tool's; the message names `source` and `name`.
     """
     where = f"{source}: column {name!r}"
     if isinstance(prompt, str):
@@ -191,7 +191,7 @@ def _message(message: Any, where: str) -> Message:
 
 
 def prompt_texts(prompt: Prompt) -> Iterator[str]:
-    """Yield the texts of a prompt: itself, or the content of each of its messages."""
+    """Yields the texts of a prompt: itself, or the content of each of its messages."""
     if isinstance(prompt, str):
         yield prompt
     else:
@@ -199,7 +199,7 @@ def prompt_texts(prompt: Prompt) -> Iterator[str]:
 
 
 def prompt_digest(prompt: Prompt) -> bytes:
-    """Return 16 bytes that two prompts share if they differ in white space at most.
+    """Returns 16 bytes that two prompts share if they differ in white space at most.
 
     >>> prompt_digest("How  many ?\\n") == prompt_digest("How many ?")
     True

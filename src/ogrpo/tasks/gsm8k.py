@@ -42,7 +42,7 @@ def read_gsm8k(
     rewards: Rewards | None = None,
     limit: int | None = None,
 ) -> Task:
-    """Read GSM8K; `split` says whether test.jsonl or every seventh of train.jsonl is held out."""
+    """Reads GSM8K; `split` says whether test.jsonl or every seventh of train.jsonl is held out."""
     one_of("split", split, ("test", "validation"))
     if path is None:
         raise GSM8K.missing(path)
@@ -55,14 +55,14 @@ def read_gsm8k(
 
 
 def load(path_or_name: str | Path) -> Split[Problem]:
-    """Read GSM8K from a folder, or by its name on the Hugging Face hub (`openai/gsm8k`).
+    """Reads GSM8K from a folder, or by its name on the Hugging Face hub (`openai/gsm8k`).
 
     The official test split is held out. Calculator marks are taken out. A hub name needs the
     `datasets` library, and network or its cache.
 
     Raises:
-        ValueError: a file or the library is missing, the hub cannot be reached, or a line is not a
-            problem; the message says which, and which files to put where.
+      ValueError: a file or the library is missing, the hub cannot be reached, or a line is not a
+        problem; the message says which, and which files to put where.
     """
     folder, name = Path(path_or_name).expanduser(), str(path_or_name)
     if folder.is_dir():
@@ -95,13 +95,13 @@ def _problem(row: Row) -> Problem:
 
 
 def cut_validation(train: Sequence[Problem]) -> Split[Problem]:
-    """Part training problems into those still trained on and those that settings are chosen on.
+    """Parts training problems into those still trained on and those that settings are chosen on.
 
     Every seventh is held out, whatever the seed and however many of them are evaluated. One that
     asks a held-out question once more is not trained on either.
 
     Raises:
-        ValueError: nothing is left to train on.
+      ValueError: nothing is left to train on.
     """
     heldout = list(train[::VALIDATION_EVERY])
     questions = {problem.question for problem in heldout}

@@ -37,18 +37,18 @@ class TaskReader:
         return [name for name in inspect.signature(self.read).parameters if name != "path"]
 
     def missing(self, path: str | Path | None) -> ValueError:
-        """Return the error that says which files the task needs, in which format and from where."""
+        """Returns an error: which files the task needs, in which format and from where."""
         if path is None:
             return ValueError(f"task {self.name!r} needs a path. {self.files}")
         what = "does not hold them" if Path(path).expanduser().is_dir() else "does not exist"
         return ValueError(f"task {self.name!r}: {path} {what}. {self.files}")
 
     def read_split(self, path: str | Path | None, split: str) -> list[Row]:
-        """Read one split of a folder: `split.jsonl`, `.json` or `.parquet`, Parquet files
+        """Reads one split of a folder: `split.jsonl`, `.json` or `.parquet`, Parquet files
         `split-*.parquet` at any depth, or a folder `split` of one JSON object a file.
 
         Raises:
-            ValueError: there is none of these, or a file is wrong.
+          ValueError: there is none of these, or a file is wrong.
         """
         folder = Path(path or "").expanduser()
         if path is None or not folder.is_dir():
@@ -75,10 +75,10 @@ class TaskReader:
         return rows
 
     def read_single(self, path: str | Path | None, *patterns: str) -> list[Row]:
-        """Read the one file of a folder, at any depth, that fits a pattern; or the file at `path`.
+        """Reads the one file of a folder, at any depth, that fits a pattern; or the file at `path`.
 
         Raises:
-            ValueError: none fits, or several do, or the file is wrong.
+          ValueError: none fits, or several do, or the file is wrong.
         """
         if path is None:
             raise self.missing(path)
@@ -105,7 +105,7 @@ class TaskReader:
         left_out: tuple[tuple[str, int], ...] = (),
         **fields: Any,
     ) -> Task:
-        """Make the task of examples: judged by `judge`, unless there are rewards of one's own.
+        """Makes the task of examples: judged by `judge`, unless there are rewards of one's own.
 
         Examples whose gold answer math-verify cannot judge are left out and counted: an official
         file cannot be mended. One's own can, so there the same is an error. Rewards of one's own
@@ -133,10 +133,10 @@ class TaskReader:
 
 
 def text_of(row: Row, name: str) -> str:
-    """Return a column's text, a whole number as its digits.
+    """Returns a column's text, a whole number as its digits.
 
     Raises:
-        ValueError: the column is missing, empty, or holds something else.
+      ValueError: the column is missing, empty, or holds something else.
     """
     text = value(row, name)
     if isinstance(text, int) and not isinstance(text, bool):
@@ -147,10 +147,10 @@ def text_of(row: Row, name: str) -> str:
 
 
 def fill(template: str, question: str) -> str:
-    """Put a question into a prompt's template.
+    """Puts a question into a prompt's template.
 
     Raises:
-        ValueError: the template has no place for it.
+      ValueError: the template has no place for it.
     """
     if "{question}" not in template:
         raise ValueError(f"prompt {template!r} has no {{question}} in it.")
@@ -158,7 +158,7 @@ def fill(template: str, question: str) -> str:
 
 
 def math_example(row: Row, question: str, answer: str, prompt: str, /, **columns: Any) -> Example:
-    """Make an example of a question with its gold answer and further columns."""
+    """Makes an example of a question with its gold answer and further columns."""
     filled = to_prompt(fill(prompt, question), "prompt", row.source)
     return Example(filled, {ANSWER: answer, **columns}, row.source)
 
@@ -166,13 +166,13 @@ def math_example(row: Row, question: str, answer: str, prompt: str, /, **columns
 def solved_example(
     problem: Problem, prompt: str = "{question}", /, source: str = "", **columns: Any
 ) -> Example:
-    """Make an example of a worked problem, with further columns."""
+    """Makes an example of a worked problem, with further columns."""
     question = fill(prompt, problem.question)
     worked = {ANSWER: final_answer(problem), SOLUTION: problem.answer}
     return Example(question, {**worked, **columns}, source or problem.source)
 
 
 def one_of(name: str, choice: str, choices: Sequence[str]) -> None:
-    """Raise a ValueError if an option is none of its choices."""
+    """Raises a ValueError if an option is none of its choices."""
     if choice not in choices:
         raise ValueError(f"{name} is {choice!r}; choose one of {list(choices)}.")

@@ -34,7 +34,7 @@ class Split(NamedTuple, Generic[AnyProblem]):
 
 
 def final_answer(problem: Problem) -> str:
-    """Return the number after the last `####`, plainly: no commas, dollar signs or trailing dot.
+    """Returns the number after the last `####`, plainly: no commas, dollar signs or trailing dot.
 
     A dash before it is a minus.
 
@@ -42,7 +42,7 @@ def final_answer(problem: Problem) -> str:
     '1000'
 
     Raises:
-        ValueError: there is no `####`, or nothing after it.
+      ValueError: there is no `####`, or nothing after it.
     """
     _, marker, tail = problem.answer.rpartition(MARKER)
     answer = re.sub(r"[,$ \t\n\r\xa0]", "", ascii_minus(tail)).rstrip(".")
@@ -72,7 +72,7 @@ class StepReward(NamedTuple):
 
 
 def line_rewards(text: str, solution: str) -> list[StepReward]:
-    """Return 1/K for each right line, K the lines of the worked solution; 0 for any other line.
+    """Returns 1/K for each right line, K the lines of the worked solution; 0 for any other line.
 
     A line ends at `;` or `####`. It is right if it is an equation of two numbers that holds, and
     its result is that of the worked solution's line of the same number. So a text earns at most 1,
@@ -82,7 +82,7 @@ def line_rewards(text: str, solution: str) -> list[StepReward]:
     [StepReward(end=12, reward=0.5), StepReward(end=28, reward=0.0)]
 
     Raises:
-        ValueError: the worked solution has a line that is no equation, or none at all.
+      ValueError: the worked solution has a line that is no equation, or none at all.
     """
     expected = [result for _, result in _lines(solution)]
     if not expected or None in expected:
@@ -97,7 +97,7 @@ def line_rewards(text: str, solution: str) -> list[StepReward]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, int | None]]:
-    """Yield the end of each line, and its result; None where it is no equation, or a wrong one."""
+    """Yields the end of each line, and its result; None where it is no equation, or a wrong one."""
     begin = 0
     for mark in _LINE_END.finditer(text):
         result = None

@@ -22,10 +22,10 @@ def read_arithmetic(
     seed: int = 0,
     rewards: Rewards | None = None,
 ) -> Task:
-    """Make the problems: `arithmetic.split(train, heldout, seed)`, worked solutions included.
+    """Makes the problems: `arithmetic.split(train, heldout, seed)`, worked solutions included.
 
     Raises:
-        ValueError: there is a path, or there are not that many problems.
+      ValueError: there is a path, or there are not that many problems.
     """
     if path is not None:
         raise ValueError(f"task 'arithmetic' reads no files, and the path is {path}. {NO_FILES}")
@@ -55,16 +55,16 @@ TASKS: dict[str, TaskReader] = {
 
 
 def read_task(name: str, path: str | Path | None = None, **options: Any) -> Task:
-    """Read a task from its official files.
+    """Reads a task from its official files.
 
     Args:
-        name: a key of `TASKS`.
-        path: the folder or file that holds them; the message about missing ones says which.
-        options: of the task's reader (`prompt`, `rewards`, `limit`, `heldout`, `split`, ...).
+      name: a key of `TASKS`.
+      path: the folder or file that holds them; the message about missing ones says which.
+      options: of the task's reader (`prompt`, `rewards`, `limit`, `heldout`, `split`, ...).
 
     Raises:
-        ValueError: no such task or option (with the nearest name), files are missing (with which
-            are needed from where), or a line is wrong (with file and line).
+      ValueError: no such task or option (with the nearest name), files are missing (with which
+        are needed from where), or a line is wrong (with file and line).
     """
     if name not in TASKS:
         hint = nearest(name, TASKS, ": did you mean {!r}?") or "."

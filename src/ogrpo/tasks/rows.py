@@ -21,11 +21,11 @@ class Row(NamedTuple):
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read a file that ends in .jsonl, .json (a list of objects), .csv or .parquet.
+    """Reads a file that ends in .jsonl, .json (a list of objects), .csv or .parquet.
 
     Raises:
-        ValueError: the file is missing, has another ending, is empty, or a line of it is wrong;
-            the message names the file and the line.
+      ValueError: the file is missing, has another ending, is empty, or a line of it is wrong;
+        the message names the file and the line.
     """
     path = Path(path).expanduser()
     if path.suffix not in _READERS:
@@ -39,12 +39,12 @@ def read_rows(path: str | Path) -> list[Row]:
 
 
 def is_rows(name: str) -> bool:
-    """Return whether a name is that of a file that `Task.from_file` takes."""
+    """Returns whether a name is that of a file that `Task.from_file` takes."""
     return Path(name).suffix in _READERS
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    """Read comma-separated values with a line of names, in UTF-8; every cell is a text."""
+    """Reads comma-separated values with a line of names, in UTF-8; every cell is a text."""
     csv.field_size_limit(sys.maxsize)  # of 128 KiB by default, in all of the process
     lines = csv.reader(io.StringIO(_text(_bytes(path), str(path)), newline=""), strict=True)
     line = 1
@@ -64,10 +64,10 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def read_jsonl(path: str | Path) -> Iterator[Row]:
-    """Read one JSON object a line, in UTF-8 with or without a byte order mark.
+    """Reads one JSON object a line, in UTF-8 with or without a byte order mark.
 
     Raises:
-        ValueError: as `read_rows`.
+      ValueError: as `read_rows`.
     """
     # Split at b"\n" alone: str.splitlines would also cut at U+2028, which stands in questions.
     lines = _bytes(path).removesuffix(b"\n").split(b"\n")
@@ -78,7 +78,7 @@ def read_jsonl(path: str | Path) -> Iterator[Row]:
 
 
 def _read_json(path: Path) -> Iterator[Row]:
-    """Read a JSON file that holds a list of objects; a source is `file:entry 3`."""
+    """Reads a JSON file that holds a list of objects; a source is `file:entry 3`."""
     content = parse_json(_bytes(path), str(path))
     if not isinstance(content, list) or not content:
         raise ValueError(f"{path}: {content!r:.60}; give a list of JSON objects, at least one.")
@@ -86,10 +86,10 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 
 def read_parquet(path: str | Path) -> Iterator[Row]:
-    """Read a Parquet file, batch by batch; a source is `file:row 3`, counted from 1.
+    """Reads a Parquet file, batch by batch; a source is `file:row 3`, counted from 1.
 
     Raises:
-        ValueError: as `read_rows`.
+      ValueError: as `read_rows`.
     """
     _check_file(path)
 
@@ -110,10 +110,10 @@ FILES = tuple(_READERS)
 
 
 def mapping_rows(rows: Iterable[Any], name: str, unit: str = "") -> Iterator[Row]:
-    """Yield the rows of an iterable; a source is `name:3`, or `name:<unit>3`, counted from 1.
+    """Yields the rows of an iterable; a source is `name:3`, or `name:<unit>3`, counted from 1.
 
     Raises:
-        ValueError: a row is not a mapping, or there is none.
+      ValueError: a row is not a mapping, or there is none.
     """
     number = 0
     for number, row in enumerate(rows, start=1):
@@ -123,10 +123,10 @@ def mapping_rows(rows: Iterable[Any], name: str, unit: str = "") -> Iterator[Row
 
 
 def parse_line(line: bytes, source: str) -> Row:
-    """Parse one line of a JSONL file.
+    """Parses one line of a JSONL file.
 
     Raises:
-        ValueError: the line is empty, not UTF-8, not JSON or not an object.
+      ValueError: the line is empty, not UTF-8, not JSON or not an object.
     """
     if not line.strip():
         raise ValueError(f"{source}: the line is empty; give one JSON object a line.")
@@ -134,10 +134,10 @@ def parse_line(line: bytes, source: str) -> Row:
 
 
 def parse_json(content: bytes, source: str) -> Any:
-    """Decode and parse JSON.
+    """Decodes and parses JSON.
 
     Raises:
-        ValueError: it is not UTF-8, or not JSON that we take (`ogrpo.system.files.parse_json`).
+      ValueError: it is not UTF-8, or not JSON that we take (`ogrpo.system.files.parse_json`).
     """
     return files.parse_json(_text(content, source), source)
 

@@ -66,8 +66,8 @@ class Task:
     """Examples with the rewards that judge them; `len` counts those to train on.
 
     Raises:
-        ValueError: text and chat prompts are mixed, an example lacks a column that a reward asks
-            for, no reward is named `success`, or there is no example at all.
+      ValueError: text and chat prompts are mixed, an example lacks a column that a reward asks
+        for, no reward is named `success`, or there is no example at all.
     """
 
     name: str
@@ -124,14 +124,14 @@ class Task:
         return not isinstance((*self.train[:1], *self.heldout[:1])[0].prompt, str)
 
     def texts(self) -> Iterator[str]:
-        """Yield the training prompts' and worked solutions' texts, for a tokenizer made of them."""
+        """Yields the texts of training prompts and worked solutions, for a tokenizer of them."""
         for example in self.train:
             yield from prompt_texts(example.prompt)
             if self.solutions is not None and example.columns.get(self.solutions):
                 yield example.columns[self.solutions]
 
     def evaluated_on(self, other: "Task") -> "Task":
-        """Train on this task and hold out the other's examples, judged and drawn as the other's."""
+        """Trains on this task and holds out the other's examples, judged and drawn as there."""
         parts = apart(self.train, other.heldout)
         return replace(
             self,
@@ -145,42 +145,42 @@ class Task:
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
-        """Read a task from a file by its ending (`read_rows`).
+        """Reads a task from a file by its ending (`read_rows`).
 
         Raises:
-            ValueError: the file, a line of it or an argument is wrong; the message names the file
-                and the line.
+          ValueError: the file, a line of it or an argument is wrong; the message names the file
+            and the line.
         """
         return _from_rows(read_rows(path), Path(path).stem, **options)
 
     @classmethod
     def from_jsonl(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
-        """Read a task from a file of one JSON object a line; errors as of `from_file`."""
+        """Reads a task from a file of one JSON object a line; errors as of `from_file`."""
         return _from_rows(list(read_jsonl(path)), Path(path).stem, **options)
 
     @classmethod
     def from_parquet(cls, path: str | Path, **options: Unpack[TaskOptions]) -> "Task":
-        """Read a task from a Parquet file; errors as of `from_file`."""
+        """Reads a task from a Parquet file; errors as of `from_file`."""
         return _from_rows(list(read_parquet(path)), Path(path).stem, **options)
 
     @classmethod
     def from_iterable(
         cls, rows: Iterable[Mapping[str, Any]], **options: Unpack[TaskOptions]
     ) -> "Task":
-        """Make a task of mappings; an error names the row by its number, from 1."""
+        """Makes a task of mappings; an error names the row by its number, from 1."""
         name = options.get("name") or "rows"
         return _from_rows(list(mapping_rows(rows, name)), name, **options)
 
     @classmethod
     def from_dataset(cls, dataset: Any, **options: Unpack[TaskOptions]) -> "Task":
-        """Make a task of a `datasets.Dataset` or `DatasetDict` (pip install 'ogrpo[hub]').
+        """Makes a task of a `datasets.Dataset` or `DatasetDict` (pip install 'ogrpo[hub]').
 
         Of a `DatasetDict` the split `train` is trained on. Held out is the split that `heldout`
         names, or the only other one of `validation` and `test`; without another, a part of `train`.
 
         Raises:
-            ValueError: as of `from_file`; there is no split `train`, or both of the others and no
-                choice.
+          ValueError: as of `from_file`; there is no split `train`, or both of the others and no
+            choice.
         """
         options = {"name": "dataset", **options}
         if isinstance(dataset, Mapping):
@@ -215,10 +215,10 @@ class Task:
         left_out: tuple[tuple[str, int], ...] = (),
         **fields: Any,
     ) -> "Task":
-        """Make a task of examples.
+        """Makes a task of examples.
 
         Raises:
-            ValueError: `limit` is less than 1, or nothing is left to train on.
+          ValueError: `limit` is less than 1, or nothing is left to train on.
         """
         if limit is not None and limit < 1:
             raise ValueError(f"limit is {limit}; give at least 1 training example.")
@@ -281,17 +281,17 @@ class SplitExamples(NamedTuple):
 
 
 def cut(examples: Sequence[Example], amount: float | int | None) -> SplitExamples:
-    """Hold out the prompts with the smallest digests: a share, a number, or (None) the default.
+    """Holds out the prompts with the smallest digests: a share, a number, or (None) the default.
 
     It needs no seed, does not depend on the order of the lines, and a line added moves few across.
     Held-out examples stand in the order of their digests, so that the first so many of them are a
     random sample. A prompt that comes again is held out once; the others of it leave training.
 
     Args:
-        amount: a share in (0, 1), or a number of distinct prompts; None: a tenth, at most 512.
+      amount: a share in (0, 1), or a number of distinct prompts; None: a tenth, at most 512.
 
     Raises:
-        ValueError: nothing would be left to train on, or `amount` is no share and no number.
+      ValueError: nothing would be left to train on, or `amount` is no share and no number.
     """
     digests = [prompt_digest(example.prompt) for example in examples]
     distinct = sorted(set(digests))
@@ -318,10 +318,10 @@ def cut(examples: Sequence[Example], amount: float | int | None) -> SplitExample
 
 
 def apart(train: Sequence[Example], heldout: Sequence[Example]) -> SplitExamples:
-    """Take out of training what asks a held-out prompt.
+    """Takes out of training what asks a held-out prompt.
 
     Raises:
-        ValueError: nothing is left to train on.
+      ValueError: nothing is left to train on.
     """
     prompts = {prompt_digest(example.prompt) for example in heldout}
     rest = [example for example in train if prompt_digest(example.prompt) not in prompts]

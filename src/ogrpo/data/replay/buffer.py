@@ -31,9 +31,9 @@ class BufferLimits:
     """Limits beyond which groups are evicted; None for no limit.
 
     Attributes:
-        groups: groups held; the oldest go first.
-        staleness: policy versions between the buffer's newest and the oldest in the group.
-        uses: draws of a group, the last one included.
+      groups: groups held; the oldest go first.
+      staleness: policy versions between the buffer's newest and the oldest in the group.
+      uses: draws of a group, the last one included.
     """
 
     groups: int | None = None
@@ -56,22 +56,22 @@ class ReplayBuffer:
     read and that the state does not speak of was never acknowledged: it is moved, too.
 
     Args:
-        layout: the sizes and types that all groups share.
-        limits: when groups are evicted from memory. Files are kept; see `prune`.
-        sampler: draws ids from the table: `fifo`, `uniform`.
-        folder: where segments are, and go; None keeps the buffer in memory only, where nothing is
-            ever acknowledged and a state can be saved only while the buffer is empty.
-        state: as from `state`.
-        segment_groups: a segment is written as soon as so many groups wait for it; `flush` and
-            `state` write at once. What waits is lost in a crash.
-        refuse_zero_variance: refuse groups whose rewards are all equal.
-        refuse_failures: refuse groups without a reward above 0.
+      layout: the sizes and types that all groups share.
+      limits: when groups are evicted from memory. Files are kept; see `prune`.
+      sampler: draws ids from the table: `fifo`, `uniform`.
+      folder: where segments are, and go; None keeps the buffer in memory only, where nothing is
+        ever acknowledged and a state can be saved only while the buffer is empty.
+      state: as from `state`.
+      segment_groups: a segment is written as soon as so many groups wait for it; `flush` and
+        `state` write at once. What waits is lost in a crash.
+      refuse_zero_variance: refuse groups whose rewards are all equal.
+      refuse_failures: refuse groups without a reward above 0.
 
     Raises:
-        BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
-            holds other groups than its name says, or is not the file that the state speaks of.
-        ValueError: a segment that is needed is missing, or has another layout, or another
-            process has the folder.
+      BrokenSegment: a segment that is needed cannot be read; as a `MisplacedSegment`, it
+        holds other groups than its name says, or is not the file that the state speaks of.
+      ValueError: a segment that is needed is missing, or has another layout, or another
+        process has the folder.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class ReplayBuffer:
         (if those are options of the buffer).
 
         Returns:
-            Their ids, int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is,
-            on disk, once `acknowledged` exceeds its id.
+          Their ids, int64 `[N]`, -1 where a group was refused. A group is acknowledged, that is,
+          on disk, once `acknowledged` exceeds its id.
 
         Raises:
-            ValueError: as `pack`.
+          ValueError: as `pack`.
         """
         return self.insert_columns(pack(experiences, self.layout))
 
@@ -165,7 +165,7 @@ class ReplayBuffer:
         """Sets the policy's version, and evicts what is too stale at it.
 
         Raises:
-            ValueError: `version` is older than the buffer's.
+          ValueError: `version` is older than the buffer's.
         """
         if version < self.version:
             raise ValueError(f"version is {version}, {self.version} was before; versions go up.")
@@ -177,7 +177,7 @@ class ReplayBuffer:
         Groups that reach the limit on uses by it are evicted afterwards.
 
         Raises:
-            TooFewGroups: the sampler cannot serve that many.
+          TooFewGroups: the sampler cannot serve that many.
         """
         if count < 1:
             raise ValueError(f"count is {count}; draw at least 1 group.")
@@ -208,7 +208,7 @@ class ReplayBuffer:
         """Flushes, and returns what a checkpoint needs beside the segments: plain JSON.
 
         Raises:
-            ValueError: the buffer holds groups and has no folder to read them from again.
+          ValueError: the buffer holds groups and has no folder to read them from again.
         """
         if self._journal.folder is None and len(self):
             raise ValueError(

@@ -37,9 +37,9 @@ class Experience:
     """One judged whole group.
 
     Attributes:
-        group: the prompt and its `G` completions.
-        rewards: float32 `[G]`, NaN where a completion was not judged.
-        problem: index of the prompt in its data set.
+      group: the prompt and its `G` completions.
+      rewards: float32 `[G]`, NaN where a completion was not judged.
+      problem: index of the prompt in its data set.
     """
 
     group: Group
@@ -60,10 +60,10 @@ class Layout:
     """The sizes and types that every group of a buffer shares.
 
     Attributes:
-        group_size: completions of each group, `G`.
-        vocab_size: token ids are below it; they are kept in the narrowest unsigned integer for it.
-        top: tokens recorded at each place, `K`; 0 where none are.
-        top_log_probs: whether their log-probs are recorded too.
+      group_size: completions of each group, `G`.
+      vocab_size: token ids are below it; they are kept in the narrowest unsigned integer for it.
+      top: tokens recorded at each place, `K`; 0 where none are.
+      top_log_probs: whether their log-probs are recorded too.
     """
 
     group_size: int
@@ -127,8 +127,8 @@ def pack(experiences: Sequence[Experience], layout: Layout) -> Columns:
     """Turns groups into columns.
 
     Raises:
-        ValueError: a group of another size, an id outside the vocabulary, a value that is not
-            finite, a version below -1, a negative problem.
+      ValueError: a group of another size, an id outside the vocabulary, a value that is not
+        finite, a version below -1, a negative problem.
     """
     for n, one in enumerate(experiences):
         if (size := len(one.group.completions)) != layout.group_size:
@@ -188,8 +188,8 @@ def narrow(columns: Columns, layout: Layout) -> Columns:
     """Checks columns and casts ids to the layout's type.
 
     Raises:
-        ValueError: an id outside the vocabulary, a log-prob that is not finite, an infinite reward,
-            a version below -1, a negative problem.
+      ValueError: an id outside the vocabulary, a log-prob that is not finite, an infinite reward,
+        a version below -1, a negative problem.
     """
     for name, beyond in (("prompt_ids", 0), ("token_ids", 0), ("top_ids", 1)):  # the last from 1
         ids = getattr(columns, name)
@@ -223,7 +223,7 @@ def pad(columns: Columns, prompt_length: int, completion_length: int) -> Batch[n
     """Pads to `P = prompt_length` and `T = completion_length` as `pad_groups` does; cuts nothing.
 
     Raises:
-        ValueError: a sequence is longer than its axis.
+      ValueError: a sequence is longer than its axis.
     """
     prompt_mask = length_mask("prompt", columns.prompt_lengths, prompt_length)
     mask = length_mask("completion", columns.lengths, completion_length)
@@ -300,8 +300,8 @@ def to_stretches(masks: BoolArray, lengths: IntArray) -> IntArray:
     """Returns the stretches of tokens on which loss masks are False, as `Columns.without_loss`.
 
     Args:
-        masks: bool `[sum T]`, the completions' masks one after another.
-        lengths: int32 `[N, G]`, tokens of each completion.
+      masks: bool `[sum T]`, the completions' masks one after another.
+      lengths: int32 `[N, G]`, tokens of each completion.
     """
     if masks.all():
         return np.zeros((0, 4), np.int32)
@@ -319,8 +319,8 @@ def to_mask(tokens: BoolArray, stretches: IntArray) -> BoolArray:
     """Returns the loss mask of padded completions, bool `[N, G, T]`, False on padding.
 
     Args:
-        tokens: bool `[N, G, T]`, True on tokens.
-        stretches: as from `to_stretches`.
+      tokens: bool `[N, G, T]`, True on tokens.
+      stretches: as from `to_stretches`.
     """
     mask = tokens.copy()
     for row, completion, start, end in stretches.tolist():

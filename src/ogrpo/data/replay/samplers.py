@@ -58,8 +58,8 @@ def weighted(table: Table, count: int, rng: np.random.Generator, *, weight: Weig
     (successive sampling). Groups of weight 0 are never drawn.
 
     Raises:
-        TooFewGroups: fewer have a weight above 0.
-        ValueError: a weight is negative, not finite, or there is not one for each group.
+      TooFewGroups: fewer have a weight above 0.
+      ValueError: a weight is negative, not finite, or there is not one for each group.
     """
     ids = table.ids
     ids = ids[np.argsort(ids % table.capacity)]

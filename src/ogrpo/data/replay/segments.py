@@ -72,8 +72,8 @@ class Journal:
     """Writes inserted groups to the segments of a folder; without a folder it does nothing.
 
     Attributes:
-        folder: of the segments, or None.
-        acknowledged: groups with an id below it are on disk.
+      folder: of the segments, or None.
+      acknowledged: groups with an id below it are on disk.
     """
 
     def __init__(self, folder: Path | None, layout: Layout) -> None:
@@ -105,11 +105,11 @@ class Journal:
         """Returns a segment's groups.
 
         Args:
-            digests: of a state's files, by name. Without a state, a file is believed if it holds
-                the groups of its name.
+          digests: of a state's files, by name. Without a state, a file is believed if it holds
+            the groups of its name.
 
         Raises:
-            MisplacedSegment: the file is another than the state's; and as `read`.
+          MisplacedSegment: the file is another than the state's; and as `read`.
         """
         columns, digest = read(segment, self._layout)
         if (expected := digests.get(segment.file.name, digest)) != digest:
@@ -148,7 +148,7 @@ def take_folder(folder: Path) -> None:
     """Takes a folder for this process until it ends, unless its run, the folder above, has it.
 
     Raises:
-        FolderInUse: another process has it.
+      FolderInUse: another process has it.
     """
     if lock.belongs_here(folder):
         return
@@ -164,7 +164,7 @@ def listed(folder: Path | None) -> list[Segment]:
     """Returns the segments of a folder in the order of their ids; none without a folder.
 
     Raises:
-        ValueError: two segments share ids, as when two writers use one folder.
+      ValueError: two segments share ids, as when two writers use one folder.
     """
     files = [] if folder is None else folder.glob("*.parquet")
     names = [(NAME.fullmatch(file.name), file) for file in files]
@@ -182,8 +182,8 @@ def write(folder: Path, first: int, columns: Columns, layout: Layout) -> tuple[S
     the file and its name are on disk.
 
     Raises:
-        ValueError: there is such a file already.
-        OSError: it cannot be written; nothing of it stays.
+      ValueError: there is such a file already.
+      OSError: it cannot be written; nothing of it stays.
     """
     stop = first + len(columns.problems)
     file = folder / f"groups-{first:012d}-{stop:012d}.parquet"
@@ -215,9 +215,9 @@ def read(segment: Segment, layout: Layout) -> tuple[Columns, str]:
     """Returns the groups in a segment's file, and its SHA-256.
 
     Raises:
-        BrokenSegment: it is no whole Parquet file, or a page fails its checksum.
-        MisplacedSegment: it lacks a column, or holds other groups than its name says.
-        ValueError: it was written with another layout, or in a format that is not known here.
+      BrokenSegment: it is no whole Parquet file, or a page fails its checksum.
+      MisplacedSegment: it lacks a column, or holds other groups than its name says.
+      ValueError: it was written with another layout, or in a format that is not known here.
     """
     try:
         raw = segment.file.read_bytes()

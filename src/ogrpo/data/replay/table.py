@@ -47,10 +47,10 @@ class Draw:
     """`N` whole groups in the order they were drawn.
 
     Attributes:
-        ids: int64 `[N]`, the buffer's number for each group, in the order of insertion from 0.
-        columns: the groups.
-        uses: int64 `[N]`, draws of each group before this one; 0 is fresh.
-        staleness: int64 `[N]`, policy versions between the buffer's newest and the group's oldest.
+      ids: int64 `[N]`, the buffer's number for each group, in the order of insertion from 0.
+      columns: the groups.
+      uses: int64 `[N]`, draws of each group before this one; 0 is fresh.
+      staleness: int64 `[N]`, policy versions between the buffer's newest and the group's oldest.
     """
 
     ids: Int64Array
@@ -72,13 +72,13 @@ class Table:
     """The groups of one buffer, and the counters that draws depend on.
 
     Attributes:
-        groups: those held, by ascending id.
-        next_id: id of the next group inserted.
-        cursor: one more than the id drawn last.
-        version: the newest policy version, of `ReplayBuffer.expire` or of a group.
-        capacity: a power of two that has covered the ids from the oldest group held to the newest;
-            draws by weight go through the groups in the order of `id % capacity`.
-        nbytes: bytes of the groups' arrays.
+      groups: those held, by ascending id.
+      next_id: id of the next group inserted.
+      cursor: one more than the id drawn last.
+      version: the newest policy version, of `ReplayBuffer.expire` or of a group.
+      capacity: a power of two that has covered the ids from the oldest group held to the newest;
+        draws by weight go through the groups in the order of `id % capacity`.
+      nbytes: bytes of the groups' arrays.
     """
 
     def __init__(self, capacity: int = SMALLEST) -> None:

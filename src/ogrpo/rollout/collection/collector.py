@@ -44,14 +44,14 @@ class Collector(AbstractContextManager["Collector"]):
     """Draws an engine's groups, batch by batch; its threads end with `close` or the `with` block.
 
     Args:
-        engine: called from the collector's threads only, from several at once with several workers.
-        request_at: step -> the prompts of its batch; called in the trainer's thread, once a step.
-        sampling: how all batches are drawn.
-        reward_fn: what judges groups; called from the judges' threads, from several at once.
-        steps: the steps of the run that are to come; nothing is drawn beyond them.
-        limits: see `CollectionLimits`.
-        required: what completions are checked against, beside the versions published; by default
-            the sampling alone.
+      engine: called from the collector's threads only, from several at once with several workers.
+      request_at: step -> the prompts of its batch; called in the trainer's thread, once a step.
+      sampling: how all batches are drawn.
+      reward_fn: what judges groups; called from the judges' threads, from several at once.
+      steps: the steps of the run that are to come; nothing is drawn beyond them.
+      limits: see `CollectionLimits`.
+      required: what completions are checked against, beside the versions published; by default
+        the sampling alone.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Collector(AbstractContextManager["Collector"]):
         error of the engine is raised by the first `take` that needs what comes after it.
 
         Raises:
-            ValueError: the version is not above the one before.
+          ValueError: the version is not above the one before.
         """
         with self._changed:
             self._check_open()
@@ -116,7 +116,7 @@ class Collector(AbstractContextManager["Collector"]):
         """Requests the batches up to that of step `until`; `take` does so by itself.
 
         Raises:
-            RuntimeError: nothing was published yet, or the collector was closed.
+          RuntimeError: nothing was published yet, or the collector was closed.
         """
         with self._changed:
             self._check_open()
@@ -127,9 +127,9 @@ class Collector(AbstractContextManager["Collector"]):
         """Returns the batch of a step, waiting for it; steps are taken in order, each once.
 
         Raises:
-            ValueError: the step is not the next.
-            CollectionError: the batch cannot be had; the engine's error is chained.
-            RuntimeError: nothing was published yet, or the collector was closed.
+          ValueError: the step is not the next.
+          CollectionError: the batch cannot be had; the engine's error is chained.
+          RuntimeError: nothing was published yet, or the collector was closed.
         """
         with self._changed:
             self.request(step + self._limits.lead)

@@ -76,11 +76,11 @@ class Rewarded:
     """A group and the rewards of its completions.
 
     Attributes:
-        group: the group.
-        rewards: float32 `[G]`, what an update learns from; NaN where a completion was not judged.
-        values: float32 `[G]` of each reward by its name, NaN where it gave none.
-        failures: a message for each completion that no reward could judge, and that carries no
-            loss.
+      group: the group.
+      rewards: float32 `[G]`, what an update learns from; NaN where a completion was not judged.
+      values: float32 `[G]` of each reward by its name, NaN where it gave none.
+      failures: a message for each completion that no reward could judge, and that carries no
+        loss.
     """
 
     group: Group
@@ -178,13 +178,13 @@ class RequestQueue:
     """The state of collection.
 
     Attributes:
-        version: the version published last, None before any.
-        error: the error that ended collection.
-        retried: prompts that were drawn again, as their groups were refused.
-        refused: completions of the groups that were refused, by the reason.
-        staleness: completions handed out, by their staleness.
-        under_way: calls and pushes that the engine is at; one that is done is taken out.
-        unjudged: what judges take next, from the left.
+      version: the version published last, None before any.
+      error: the error that ended collection.
+      retried: prompts that were drawn again, as their groups were refused.
+      refused: completions of the groups that were refused, by the reason.
+      staleness: completions handed out, by their staleness.
+      under_way: calls and pushes that the engine is at; one that is done is taken out.
+      unjudged: what judges take next, from the left.
     """
 
     def __init__(

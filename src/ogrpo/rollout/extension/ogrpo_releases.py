@@ -98,11 +98,11 @@ class WorkerState:
     """The memory of a server between two updates.
 
     Attributes:
-        instance: names this process.
-        live: the release in use; None for first weights, and for a model that may be half loaded.
-        staged: the release that is to be installed.
-        last: how the last update ended: vLLM's routes say nothing but 500.
-        scratch: the folder of fetched files.
+      instance: names this process.
+      live: the release in use; None for first weights, and for a model that may be half loaded.
+      staged: the release that is to be installed.
+      last: how the last update ended: vLLM's routes say nothing but 500.
+      scratch: the folder of fetched files.
     """
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ def obtain(
     """Returns a release's model file, its manifest, and the bytes that came over a network.
 
     Raises:
-        Refusal: something is out of reach or is not what was announced.
+      Refusal: something is out of reach or is not what was announced.
     """
     for name, text in (("path", path), ("url", url), ("token", token)):
         if not isinstance(text, str | None):
@@ -270,7 +270,7 @@ def header(file: Path) -> tuple[dict[str, Any], int]:
     """Returns the header of a safetensors file, and where its data begin.
 
     Raises:
-        Refusal: it is none, is cut off, or its tensors do not follow one another without gaps.
+      Refusal: it is none, is cut off, or its tensors do not follow one another without gaps.
     """
     try:
         # The library refuses sizes, shapes and places that lie, before it reads any data.
@@ -287,7 +287,7 @@ def parse_json(raw: bytes, what: str) -> dict[str, Any]:
     """Returns a JSON object that has no name twice.
 
     Raises:
-        ValueError: it is none.
+      ValueError: it is none.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -309,12 +309,12 @@ def check(file: Path, expected: Mapping[str, list[int]], dtype: str) -> None:
     """Refuses a file that is not a whole, finite version of the model that is served.
 
     Args:
-        file: a safetensors file.
-        expected: name -> shape of the served model's tensors.
-        dtype: the served one, as in "bfloat16".
+      file: a safetensors file.
+      expected: name -> shape of the served model's tensors.
+      dtype: the served one, as in "bfloat16".
 
     Raises:
-        Refusal: the first thing that is wrong, by name.
+      Refusal: the first thing that is wrong, by name.
     """
     entries, start = header(file)
     lacking, unknown = expected.keys() - entries.keys(), entries.keys() - expected.keys()
@@ -353,9 +353,9 @@ class Served:
     """The model that a server serves, as functions.
 
     Attributes:
-        shapes_fn: gives name -> shape of the tensors that a release must bring.
-        dtype: the served one, as in "bfloat16".
-        install_fn: puts a checked release into the live model.
+      shapes_fn: gives name -> shape of the tensors that a release must bring.
+      dtype: the served one, as in "bfloat16".
+      install_fn: puts a checked release into the live model.
     """
 
     shapes_fn: Callable[[], Mapping[str, list[int]]]
@@ -378,15 +378,15 @@ def update(
     live, before the first is told to install it. How it ended is noted for `WorkerState.status`.
 
     Args:
-        state: this worker's.
-        served: the live model.
-        version: the release's.
-        manifest_sha256: says which release is meant.
-        install: whether to install what was staged under that digest.
-        source: where a release to stage is: `path`, or `url` and `token`.
+      state: this worker's.
+      served: the live model.
+      version: the release's.
+      manifest_sha256: says which release is meant.
+      install: whether to install what was staged under that digest.
+      source: where a release to stage is: `path`, or `url` and `token`.
 
     Raises:
-        Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
+      Refusal: `broken` if the live model may be half loaded; otherwise it is as it was.
     """
     note = {"manifest_sha256": manifest_sha256, "error": "", "pulled": 0}
     state.last = None  # an error that is no Refusal must not be taken for the one before

@@ -149,8 +149,8 @@ def max_length(options: argparse.Namespace) -> int:
     """Returns the longest prompt plus completion: as asked for, or as the model's config.json says.
 
     Raises:
-        ValueError: it is less than 2, or the embedded engine's model has fewer positions; vLLM
-            refuses the latter itself, where no scaling of positions allows it.
+      ValueError: it is less than 2, or the embedded engine's model has fewer positions; vLLM
+        refuses the latter itself, where no scaling of positions allows it.
     """
     try:
         config = json.loads((Path(options.model) / "config.json").read_text())
@@ -173,7 +173,7 @@ def without_nz(more: Sequence[str]) -> tuple[str, list[str]]:
     0.26 it reads VLLM_ASCEND_ENABLE_NZ, from 0.27 on this option alone.
 
     Raises:
-        ValueError: the operator's own option asks for the NZ layout, or is no JSON object.
+      ValueError: the operator's own option asks for the NZ layout, or is no JSON object.
     """
     name, rest, value = "--additional-config", list(more), "{}"
     for place, text in enumerate(more):

@@ -21,7 +21,7 @@ def headers_of_environment() -> dict[str, str]:
     """Returns what says to servers who asks, by OGRPO_API_KEY or OGRPO_BASIC_AUTH.
 
     Raises:
-        ValueError: both are set, or no request could carry one; the secret is not shown.
+      ValueError: both are set, or no request could carry one; the secret is not shown.
     """
     key, basic = os.environ.get("OGRPO_API_KEY", ""), os.environ.get("OGRPO_BASIC_AUTH", "")
     for name, secret in (("OGRPO_API_KEY", key), ("OGRPO_BASIC_AUTH", basic)):
@@ -55,10 +55,10 @@ class ServerApi:
     """Calls to one server over connections that are kept open, as many as are made at a time.
 
     Args:
-        url: as in `http://host:8000`.
-        headers: sent with each request: who asks (`headers_of_environment`).
-        timeout: seconds to wait for an answer to a request for samples or scores; a server that
-            hangs is given up after it.
+      url: as in `http://host:8000`.
+      headers: sent with each request: who asks (`headers_of_environment`).
+      timeout: seconds to wait for an answer to a request for samples or scores; a server that
+        hangs is given up after it.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def ask_health(url: str) -> str | None:
     """Returns why a server is to be waited for; None where it says that it is well.
 
     Raises:
-        RolloutError: waiting does not help, with what is wrong and the remedy.
+      RolloutError: waiting does not help, with what is wrong and the remedy.
     """
     try:
         reply = _health(url)

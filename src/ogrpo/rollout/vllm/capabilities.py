@@ -55,12 +55,12 @@ class Capabilities:
     """The measured capabilities of one server.
 
     Attributes:
-        url, vllm, model, max_model_len: its address, version, model's name and context.
-        log_probs: of which distribution its log-probs are, as measured.
-        native: `/inference/v1/generate` answers, with the version of each token's weights.
-        echoes: what its answers say of their requests, so that none is taken for another's.
-        extension: what the worker extension says of itself.
-        ranks: data-parallel ranks, each with the weights.
+      url, vllm, model, max_model_len: its address, version, model's name and context.
+      log_probs: of which distribution its log-probs are, as measured.
+      native: `/inference/v1/generate` answers, with the version of each token's weights.
+      echoes: what its answers say of their requests, so that none is taken for another's.
+      extension: what the worker extension says of itself.
+      ranks: data-parallel ranks, each with the weights.
     """
 
     url: str
@@ -107,8 +107,8 @@ async def look(api: ServerApi, extension: Json, expected: Expected) -> Capabilit
     """Asks a server what it can do; `extension` is from `describe`.
 
     Raises:
-        Refused: its vocabulary or context does not fit the trainer's.
-        RolloutError: it does not answer, or answers what vLLM does not.
+      Refused: its vocabulary or context does not fit the trainer's.
+      RolloutError: it does not answer, or answers what vLLM does not.
     """
     vllm, cards = await asyncio.gather(api.version(), api.models())
     with understood(api.url, "/v1/models", cards):
@@ -152,7 +152,7 @@ async def describe(api: ServerApi) -> Json:
     """Returns what the worker extension says of itself; no sha256 where its workers disagree.
 
     Raises:
-        RolloutError: it does not answer, or answers what the extension does not.
+      RolloutError: it does not answer, or answers what the extension does not.
     """
     try:
         answers = await api.describe()
@@ -255,8 +255,8 @@ def check_sampling(able: Capabilities, sampling: Sampling, longest_prompt: int) 
     """Refuses sampling whose log-probs would be wrong, and requests that would be cut short.
 
     Raises:
-        Refused: a temperature other than 1, or tokens left out, with raw log-probs, or more tokens
-            than the server takes.
+      Refused: a temperature other than 1, or tokens left out, with raw log-probs, or more tokens
+        than the server takes.
     """
     altered = not sampling.greedy and (sampling.temperature != 1 or sampling.truncates)
     if altered and able.log_probs != "processed":

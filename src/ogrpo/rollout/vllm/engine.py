@@ -81,18 +81,18 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
     """Samples from one or more vLLM servers, each looked at first, until `close`.
 
     Args:
-        options: the servers, which share the work, and how they are asked.
-        expected: the trainer's vocabulary, end token and lengths.
-        tensors_fn: parameters -> tensors by their Hugging Face names.
-        score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
-            against which every push is proven.
-        in_flight: what a push does to requests in flight.
+      options: the servers, which share the work, and how they are asked.
+      expected: the trainer's vocabulary, end token and lengths.
+      tensors_fn: parameters -> tensors by their Hugging Face names.
+      score_fn: `(params, sequences)` -> log softmax(z) of tokens 1.. of each, the trainer's own,
+        against which every push is proven.
+      in_flight: what a push does to requests in flight.
 
     Raises:
-        ValueError: no URL, one that is none, an option out of its bounds, an interface that is not
-            there, a folder of weights that another engine uses, or credentials that cannot be sent.
-        Refused: a server whose log-probs would be wrong, with the remedy.
-        RolloutError: a server that does not answer.
+      ValueError: no URL, one that is none, an option out of its bounds, an interface that is not
+        there, a folder of weights that another engine uses, or credentials that cannot be sent.
+      Refused: a server whose log-probs would be wrong, with the remedy.
+      RolloutError: a server that does not answer.
     """
 
     def __init__(
@@ -207,9 +207,9 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         """Has every server sample from `params`, as policy `version`, and proves it.
 
         Raises:
-            ValueError: the parameters are not finite.
-            PublishRefused: a server did not take the weights; all serve what they had.
-            RolloutError: no server can be reached.
+          ValueError: the parameters are not finite.
+          PublishRefused: a server did not take the weights; all serve what they had.
+          RolloutError: no server can be reached.
         """
         if version < 0:
             raise ValueError(f"version is {version}; versions count from 0")
@@ -254,9 +254,9 @@ class VllmEngine(AbstractContextManager["VllmEngine"]):
         of a group are one, repeated.
 
         Raises:
-            ValueError: `check_request` refuses it.
-            Refused: the sampling's log-probs would be wrong.
-            RolloutError: every server is gone, for longer than the patience.
+          ValueError: `check_request` refuses it.
+          Refused: the sampling's log-probs would be wrong.
+          RolloutError: every server is gone, for longer than the patience.
         """
         if self._fleet.target is None or self.version < 0:
             raise RuntimeError("generate() before publish(): the servers' weights are not known")

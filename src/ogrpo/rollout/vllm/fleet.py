@@ -52,8 +52,8 @@ class Fleet:
     """The servers of a run.
 
     Attributes:
-        target: what all are to serve; None before the first push.
-        versions: those that were published, and none that was taken back.
+      target: what all are to serve; None before the first push.
+      versions: those that were published, and none that was taken back.
     """
 
     def __init__(self, servers: Sequence[Server], setup: Setup) -> None:
@@ -70,9 +70,9 @@ class Fleet:
         """Has every server looked at.
 
         Raises:
-            Refused: a server whose log-probs would be wrong, or that says no however often it is
-                asked; or several dtypes.
-            RolloutError: one did not answer as vLLM does, within the seconds of `wait`.
+          Refused: a server whose log-probs would be wrong, or that says no however often it is
+            asked; or several dtypes.
+          RolloutError: one did not answer as vLLM does, within the seconds of `wait`.
         """
         for server in self.servers:
             server.start()
@@ -108,8 +108,8 @@ class Fleet:
         A server that does not answer meanwhile is brought to it as soon as it does.
 
         Raises:
-            PublishRefused: a server did not take it; all are to serve what they had.
-            RolloutError: no server shows that it serves it, although one answers.
+          PublishRefused: a server did not take it; all are to serve what they had.
+          RolloutError: no server shows that it serves it, although one answers.
         """
         before, self.target = self.target, target
         well = [server for server in self.servers if server.observed.doubt is None]
@@ -162,7 +162,7 @@ class Fleet:
         """Returns one group per prompt, in order, each drawn by proven weights.
 
         Raises:
-            RolloutError: samples were discarded, or a request failed, too often or for too long.
+          RolloutError: samples were discarded, or a request failed, too often or for too long.
         """
         done: dict[int, Group] = {}
         duplicates, failed, patience = Duplicates(), 0, Patience(self._options.patience)
@@ -201,7 +201,7 @@ class Fleet:
         Answers that say no are counted, no answer at all takes patience, too.
 
         Returns:
-            The server, its `resets` while it drew, and the groups.
+          The server, its `resets` while it drew, and the groups.
         """
         answered, unanswered, waited, last = 0, 0, False, ""
         patience, refused = Patience(self._options.patience), list[Server]()
@@ -269,7 +269,7 @@ class Fleet:
         """Returns what a server answers, if it is what was ordered.
 
         Raises:
-            Flawed: it is not; one completion is enough.
+          Flawed: it is not; one completion is enough.
         """
         able, sampling, expected = server.observed.capabilities, chunk.sampling, self._expected
         assert able is not None
@@ -308,10 +308,10 @@ class Fleet:
         """Returns the least loaded ready server, one request more; waits for one if need be.
 
         Args:
-            avoided: servers that are asked only where no other will do.
+          avoided: servers that are asked only where no other will do.
 
         Raises:
-            RolloutError: none answered for the patience, or none ever will as it is.
+          RolloutError: none answered for the patience, or none ever will as it is.
         """
         loop, patience = asyncio.get_running_loop(), self._options.patience
         alone_since: float | None = None

@@ -34,10 +34,10 @@ class Target:
     """The version that every server is to have: its release, and the proof of it.
 
     Attributes:
-        release: the weights.
-        sequences: fixed token sequences.
-        log_probs: the trainer's log softmax(z) of tokens 1.. of each.
-        tolerance: mean absolute difference of these at most, in nats.
+      release: the weights.
+      sequences: fixed token sequences.
+      log_probs: the trainer's log softmax(z) of tokens 1.. of each.
+      tolerance: mean absolute difference of these at most, in nats.
     """
 
     release: Release
@@ -71,11 +71,11 @@ async def prove(api: ServerApi, able: Capabilities, target: Target) -> float:
     """Scores the probe on each of the server's data-parallel ranks.
 
     Returns:
-        The mean absolute difference in nats, of the worst of them.
+      The mean absolute difference in nats, of the worst of them.
 
     Raises:
-        Unproven: the server's log-probs are not those of the trainer's weights.
-        RolloutError: it gave no scores.
+      Unproven: the server's log-probs are not those of the trainer's weights.
+      RolloutError: it gave no scores.
     """
 
     async def gap_of(rank: int | None) -> float:
@@ -104,12 +104,12 @@ async def load(
     """Brings a paused server's weights to a release and its label to the version.
 
     Returns:
-        The bytes that its workers pulled.
+      The bytes that its workers pulled.
 
     Raises:
-        PublishRefused: the server said no, and its live model is intact.
-        Broken: its live model may be half loaded, until a whole push succeeds.
-        Unavailable: the server cannot reach the release, or does not answer.
+      PublishRefused: the server said no, and its live model is intact.
+      Broken: its live model may be half loaded, until a whole push succeeds.
+      Unavailable: the server cannot reach the release, or does not answer.
     """
     ticket = {"version": release.version, "manifest_sha256": release.manifest_sha256}
     source = {"path": str(release.folder)}
@@ -144,7 +144,7 @@ async def _update(api: ServerApi, able: Capabilities, release: Release, update: 
     """Has every worker stage or install a release.
 
     Raises:
-        PublishRefused, Broken, Unavailable: what workers refused, by their own account of it.
+      PublishRefused, Broken, Unavailable: what workers refused, by their own account of it.
     """
     try:
         await api.update_weights(update, seconds=LOAD_SECONDS)

@@ -65,19 +65,19 @@ class Observed:
     """The state of a server, as far as it is known.
 
     Attributes:
-        target: what it is to serve; None before the first push.
-        capabilities: what it can do; None until it was looked at.
-        instance: the process that was looked at.
-        proven: the target that it serves, by its last proof; None while that is open.
-        doubt: what went wrong last; None while nothing is.
-        trust: how far its examination since then has come.
-        drawn: whether samples came since its last proof began.
-        awaited: whether somebody waits for a proof.
-        resets: counts the times that it turned out to serve other weights than believed.
-        loads: counts the loads of weights; where one began during a request, the request alone does
-            not say which weights drew its tokens.
-        backoffs: pauses since it was last trusted, each longer than the one before.
-        rejections: attempts in a row that ended with an answer which says no.
+      target: what it is to serve; None before the first push.
+      capabilities: what it can do; None until it was looked at.
+      instance: the process that was looked at.
+      proven: the target that it serves, by its last proof; None while that is open.
+      doubt: what went wrong last; None while nothing is.
+      trust: how far its examination since then has come.
+      drawn: whether samples came since its last proof began.
+      awaited: whether somebody waits for a proof.
+      resets: counts the times that it turned out to serve other weights than believed.
+      loads: counts the loads of weights; where one began during a request, the request alone does
+        not say which weights drew its tokens.
+      backoffs: pauses since it was last trusted, each longer than the one before.
+      rejections: attempts in a row that ended with an answer which says no.
     """
 
     target: Target | None = None
@@ -150,10 +150,10 @@ class Server:
     """One server.
 
     Attributes:
-        api: its calls.
-        observed: what is known of it.
-        uses: the number of requests under way.
-        report: what the last push cost.
+      api: its calls.
+      observed: what is known of it.
+      uses: the number of requests under way.
+      report: what the last push cost.
     """
 
     def __init__(self, api: ServerApi, setup: Setup) -> None:
@@ -198,8 +198,8 @@ class Server:
         """Returns when its capabilities are known.
 
         Raises:
-            Refused: it cannot be used.
-            RolloutError: it did not answer as vLLM does, `wait` seconds after it first failed.
+          Refused: it cannot be used.
+          RolloutError: it did not answer as vLLM does, `wait` seconds after it first failed.
         """
         patience = Patience(self._options.wait)
         while self.observed.capabilities is None or self.observed.doubt is not None:
@@ -395,8 +395,8 @@ class Server:
         """Has it prove a target; returns the probe's gap in nats.
 
         Raises:
-            Unproven: it has other weights, or is another process.
-            RolloutError: it did not answer.
+          Unproven: it has other weights, or is another process.
+          RolloutError: it did not answer.
         """
         seen = self.observed
         assert seen.capabilities is not None

@@ -124,7 +124,7 @@ def read_scores(reply: Json, sequences: Sequence[IntArray]) -> list[FloatArray]:
     """Returns log softmax(z) of tokens 1.. of each sequence, float32 `[S - 1]`.
 
     Raises:
-        Flawed: the answer is none.
+      Flawed: the answer is none.
     """
     scores = []
     for choice, sequence in zip(_choices(reply, len(sequences)), sequences, strict=True):
@@ -140,7 +140,7 @@ def read_completions(reply: Json, prompts: Sequence[IntArray], order: Order) -> 
     """Returns the groups of an answer of `/v1/completions`; a choice's prompt is `index // n`.
 
     Raises:
-        Flawed: the answer is none.
+      Flawed: the answer is none.
     """
     n, drawn = order.draws, []
     for place, choice in enumerate(_ordered(reply, len(prompts) * n, order, "id")):
@@ -163,7 +163,7 @@ def read_generated(reply: Json, prompt: IntArray, order: Order) -> Group:
     """Returns the group of an answer of `/inference/v1/generate`.
 
     Raises:
-        Flawed: the answer is none.
+      Flawed: the answer is none.
     """
     choices, drawn = _ordered(reply, order.draws, order, "request_id"), []
     _check_prompt(reply, prompt, order)
@@ -189,7 +189,7 @@ def echoes_of(reply: Json, name: str, prompt: IntArray, order: Order) -> frozens
     """Returns what an answer says of its request; `name` is that of the request's id in it.
 
     Raises:
-        Flawed: it belongs to another prompt.
+      Flawed: it belongs to another prompt.
     """
     echoes: set[Echo] = set()
     if str(reply.get(name)).endswith(order.request_id):
