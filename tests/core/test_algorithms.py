@@ -28,7 +28,7 @@ from ogrpo.core.algorithms import (
     LooksAt,
     with_parts,
 )
-from ogrpo.core.algorithms.base import READS, published, reference_kl
+from ogrpo.core.algorithms.base import READS, away_from_one, published, reference_kl
 from ogrpo.core.divergences import k3
 from ogrpo.core.returns import Trajectory, squared_error
 from tests.core.cases import arrays, batch_of, of_each_prompt, problem
@@ -345,7 +345,8 @@ def again(**part):
 
 def undeclared():
     """The trainer scores what is declared: anything else would silently be pi_theta."""
-    knobs = published("here", cap=2.0, beta=0.0)
+    knobs = away_from_one("here", cap=2.0) | published("here", beta=0.0)
+    assert [knob.at_one for knob in knobs.values()] == [False, True]
     return Algorithm("mine", objectives.decoupled, knobs=knobs)
 
 
