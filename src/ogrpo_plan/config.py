@@ -89,7 +89,7 @@ class Lengths:
     """Standard deviation of the length over its mean."""
 
 
-FITS: Conditions = (
+VALID_IF: Conditions = (
     (
         "serve.tensor",
         lambda p: p.serve.devices % p.serve.tensor == 0,
@@ -131,7 +131,7 @@ class Plan(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_conditions(self, FITS)
+        check_conditions(self, VALID_IF)
 
     def decoder(self) -> DecoderConfig:
         """Returns the decoder's shape, read from the model's config.json where there is one.
